@@ -1,0 +1,38 @@
+"""Failures that a user can act on: one line each, and the exit code of the command line.
+
+2 usage or config, 3 data, 4 checkpoint or resume, 5 run directory busy, 6 input or output, 7 diverged, 9 memory. Anything else that is
+raised is a bug of ours (70).
+"""
+
+from __future__ import annotations
+
+
+class Failure(Exception):
+    """A failure with an exit code. Its message is one line for each thing that is wrong."""
+
+    code = 70
+
+    @property
+    def lines(self) -> list[str]:
+        """What to print, without the word error."""
+        return str(self).splitlines() or [type(self).__name__]
+
+
+class Interrupted(BaseException):
+    """A signal asked the run to stop. Not an Exception, so that nothing but the command line swallows it."""
+
+    def __init__(self, signum: int):
+        self.code = 128 + signum
+        super().__init__(signum)
+
+
+class ConfigError(Failure):
+    """The config or the command line asks for something that is not allowed."""
+
+    code = 2
+
+
+class DataError(Failure):
+    """The data is missing, broken, or not what the task needs."""
+
+    code = 3
