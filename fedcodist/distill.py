@@ -1,0 +1,150 @@
+"""Knowledge distillation on the server (spec 1.1, A14-A24; N teachers: 2.2): what a student is asked to say, and the steps it takes.
+
+Teachers are frozen, so each speaks once a batch and every student hears the same words. The student's own start is a teacher too: the
+self-weight gamma regularises towards it. Public data comes as one endless reshuffled stream; a position in it is a function of how many
+distillations came before, so there is no iterator to save.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from fedcodist import keys, losses, tree
+from fedcodist.settings import Problem, SettingError, check, setting
+from fedcodist.types import Array, Key, Model, Objective, Params, Tree
+
+CHUNK_BYTES = 64 * 2**20  # of teacher logits held at once; more steps are taken in several chunks
+
+
+@dataclass(frozen=True)
+class Distiller:
+    """One distillation: `steps` Adam steps with fresh state (A15), on batches of public data.
+
+    `labels` is the weight of the true labels in the target, for public data that has them; the paper uses none.
+    """
+
+    steps: int = setting(32, ge=1, le=10**6)
+    batch: int = setting(128, ge=1, le=10**6)
+    loss: str | Callable = "kl"
+    mix: Literal["probs", "logits"] = "probs"
+    labels: float = setting(0.0, ge=0, le=1)
+    augment: bool = True
+    shuffle: bool = True
+    b1: float = setting(0.9, ge=0, lt=1)
+    b2: float = setting(0.999, ge=0, lt=1)
+    eps: float = setting(1e-5, gt=0, le=1)
+
+    def __post_init__(self) -> None:
+        check(self)
+        try:
+            losses.resolve(self.loss)
+        except ValueError as error:
+            allowed = f"{' | '.join(losses.LOSSES)} | module:function"
+            raise SettingError([Problem("Distiller.loss", repr(self.loss), allowed, str(error).rpartition(" (")[2].rstrip(")"))]) from None
+
+    def rows(self, key: Key, nth: int, n: int) -> np.ndarray:
+        """[steps, batch] rows of n public examples for the nth distillation (from 0): the next piece of the endless stream (A17)."""
+        count = self.steps * self.batch
+        first, last = nth * count, (nth + 1) * count
+        epochs = [
+            keys.permutation(keys.derive(key, "public", epoch), n) if self.shuffle else np.arange(n)
+            for epoch in range(first // n, (last - 1) // n + 1)
+        ]
+        start = first - first // n * n
+        return np.concatenate(epochs)[start : start + count].reshape(self.steps, self.batch)
+
+    def optimizer(self) -> optax.GradientTransformation:
+        """Adam for learning rate 1; the student's schedule multiplies its update."""
+        return optax.adam(1.0, b1=self.b1, b2=self.b2, eps=self.eps)
+
+
+def targets(logits: Sequence[Array], weights: Array, temperatures: Array, mix: str = "probs") -> Array:
+    """What the student should say, as logits: q = sum_j w_j softmax(z_j / T_j), or the softmax of the mixed logits.
+
+    >>> import jax.numpy as jnp
+    >>> z = [jnp.log(jnp.array([0.2, 0.8])), jnp.log(jnp.array([0.6, 0.4]))]
+    >>> [round(float(q), 3) for q in jnp.exp(targets(z, jnp.array([0.75, 0.25]), jnp.ones(2)))]
+    [0.3, 0.7]
+    """
+    tempered = [z / temperatures[j] for j, z in enumerate(logits)]
+    if mix == "logits":
+        return sum(weights[j] * z for j, z in enumerate(tempered))  # type: ignore[return-value]
+    said = jnp.stack([jax.nn.log_softmax(z) for z in tempered])  # [teachers, ..., classes]
+    return jax.nn.logsumexp(said, axis=0, b=weights.reshape(-1, *[1] * (said.ndim - 1)))
+
+
+def with_labels(target: Array, y: Array, weight: float) -> Array:
+    """The target with a share of the true label in it: (1 - weight) q + weight onehot(y), as logits."""
+    truth = jax.nn.one_hot(y, target.shape[-1])
+    return jnp.log((1 - weight) * jax.nn.softmax(target) + weight * truth)
+
+
+@partial(jax.jit, static_argnums=0)
+def see(objective: Objective, x: Array, key: Any) -> Array:
+    """[steps, batch, ...] rows as inputs, each step augmented by its own key (or not at all, for key None)."""
+    if key is None:
+        return jax.lax.map(objective.see_public, x)
+    steps = jnp.arange(len(x))
+    return jax.lax.map(lambda at: objective.see_public(at[0], jax.random.fold_in(key, at[1])), (x, steps))
+
+
+@partial(jax.jit, static_argnums=0)
+def speak(model: Model, params: Params, inputs: Array) -> Array:
+    """A frozen teacher's logits for every step: [steps, batch, ..., classes]."""
+    return jax.lax.map(lambda x: model.apply(params, x, None), inputs)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def learn(
+    model: Model,
+    objective: Objective,
+    distill: Distiller,
+    student: tuple[Params, Tree],
+    inputs: Array,
+    labels: Array | None,
+    logits: tuple[Array, ...],
+    weights: Array,
+    temperatures: Array,
+    lr: float,
+    key: Any,
+) -> tuple[tuple[Params, Tree], Array, Array]:
+    """The student after these steps; the loss of each step; and how often it agreed with each teacher: [steps, teachers]."""
+    optimizer, loss = distill.optimizer(), losses.resolve(distill.loss)
+
+    def step(student: tuple[Params, Tree], at: Any) -> Any:
+        params, opt = student
+        x, y, spoken, k = at
+        target = targets(spoken, weights, temperatures, distill.mix)
+        if y is not None:
+            target = with_labels(target, y, distill.labels)
+        counts = objective.counts(x)
+        total = jnp.maximum(jnp.sum(counts), 1)
+
+        def objective_of(params: Params) -> tuple[Array, Array]:
+            z = model.apply(params, x, jax.random.fold_in(key, k))
+            return jnp.sum(loss(target, z) * counts) / total, z
+
+        (value, z), grad = jax.value_and_grad(objective_of, has_aux=True)(params)
+        update, opt = optimizer.update(grad, opt, params)
+        guess = jnp.argmax(z, -1)
+        agreed = jnp.stack([jnp.sum((guess == jnp.argmax(s, -1)) * counts) / total for s in spoken])
+        return (tree.add(params, tree.scale(update, lr)), opt), (value, agreed)
+
+    student, (values, agreed) = jax.lax.scan(step, student, (inputs, labels, logits, jnp.arange(len(inputs))))
+    return student, values, agreed
+
+
+def pieces(distill: Distiller, objective: Objective, model: Model, params: Params, x: Array, teachers: int) -> int:
+    """How many equal pieces the steps are taken in, so that the teachers' logits stay within CHUNK_BYTES."""
+    rows = jax.ShapeDtypeStruct((distill.batch, *x.shape[1:]), x.dtype)
+    logits = jax.eval_shape(lambda rows: model.apply(params, objective.see_public(rows), None), rows)
+    fit = max(1, CHUNK_BYTES // (4 * logits.size * teachers))
+    return next(n for n in range(1, distill.steps + 1) if distill.steps % n == 0 and distill.steps // n <= fit)

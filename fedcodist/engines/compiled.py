@@ -1,0 +1,113 @@
+"""The fast engine: whole client epochs inside one compiled program, blocks of clients spread over the cores.
+
+A cohort is sorted and cut into blocks of a fixed number of clients. One program takes a block: a scan over its clients that folds their
+replies as it goes, so memory does not grow with the cohort. Threads run blocks side by side (the program holds no Python), and blocks are
+joined in their order. Neither the number of workers nor the order of the clients can therefore change a bit of the result.
+
+On a GPU the clients of a block run under vmap instead, which fills the device; on a CPU that would be many times slower.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import jax
+import numpy as np
+
+from fedcodist import clients, keys
+from fedcodist.settings import checked, setting
+from fedcodist.types import Data, Fold, Folded, Key, Model, Objective, Tree, Work
+
+if TYPE_CHECKING:
+    from fedcodist.pool import Pool
+    from fedcodist.task import Task
+
+
+@dataclass(frozen=True)
+@checked
+class Compiled:
+    """`workers` threads (0: one a core) over blocks of `block` clients. `form` is chosen by the device unless it is given."""
+
+    kind: ClassVar[str] = "compiled"
+    workers: int = setting(0, ge=0, le=1024)
+    block: int = setting(5, ge=1, le=1024)
+    form: Literal["auto", "scan", "vmap"] = "auto"
+
+    def gather(self, task: Task, pool: Pool, sent: Tree, cohort: Sequence[str], key: Key) -> Folded:
+        form = self.form if self.form != "auto" else "scan" if jax.default_backend() == "cpu" else "vmap"
+        ids = sorted(cohort)
+        blocks = [ids[i : i + self.block] for i in range(0, len(ids), self.block)]
+        rows = _capacity(pool)
+
+        def run(block: list[str]) -> Tree:
+            data, client_keys = _pack(pool, block, self.block, rows, key)
+            args = pool.model, task.objective, pool.work, pool.fold, form
+            return jax.block_until_ready(_run_block(*args, sent, data, client_keys))
+
+        total = None
+        for part in self.map(run, blocks):
+            total = part if total is None else _join(pool.fold, total, part)
+        return _done(pool.fold, total)
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        return _threads(self.workers or len(os.sched_getaffinity(0))).map(function, items)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+def _run_block(model: Model, objective: Objective, work: Work, fold: Fold, form: str, sent: Tree, data: Data, client_keys: Any) -> Tree:
+    """The folded replies of a block of clients: data is [clients, rows, ...], padded."""
+
+    def reply(client: tuple[Data, Any]) -> Any:
+        return work(model, objective, sent, *client)
+
+    one = jax.tree.map(lambda leaf: leaf[0], (data, client_keys))
+    zero = fold.zero(jax.eval_shape(reply, one))
+    if form == "vmap":
+        replies = jax.vmap(reply)((data, client_keys))
+        return jax.lax.scan(lambda total, r: (fold.add(total, r), None), zero, replies)[0]
+    return jax.lax.scan(lambda total, client: (fold.add(total, reply(client)), None), zero, (data, client_keys))[0]
+
+
+@partial(jax.jit, static_argnums=0)
+def _join(fold: Fold, a: Tree, b: Tree) -> Tree:
+    return fold.join(a, b)
+
+
+@partial(jax.jit, static_argnums=0)
+def _done(fold: Fold, total: Tree) -> Folded:
+    return fold.done(total)
+
+
+def _pack(pool: Pool, block: list[str], places: int, rows: int, key: Key) -> tuple[Data, np.ndarray]:
+    """The clients of a block as one padded array; places without a client have no rows and so no weight."""
+    like = pool.clients[block[0]]
+    x, y = (np.zeros((places, rows, *a.shape[1:]), a.dtype) for a in map(np.asarray, like))
+    n = np.zeros(places, np.int32)
+    client_keys = np.zeros((places, 2), np.uint32)
+    for place, client in enumerate(block):
+        examples = pool.clients[client]
+        n[place] = len(examples.x)
+        x[place, : n[place]], y[place, : n[place]] = examples.x, examples.y
+        client_keys[place] = keys.derive(key, client)
+    return Data(x, y, n), client_keys
+
+
+_capacities: dict[int, tuple[Any, int]] = {}
+
+
+def _capacity(pool: Pool) -> int:
+    """Rows of the pool's largest client: every block is padded to it, so that a pool has one program for all its rounds."""
+    known = _capacities.get(id(pool.clients))
+    if known is None or known[0] is not pool.clients:
+        known = _capacities[id(pool.clients)] = pool.clients, max(clients.sizes(pool.clients).values())
+    return known[1]
+
+
+@lru_cache
+def _threads(workers: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(workers, thread_name_prefix="fedcodist")

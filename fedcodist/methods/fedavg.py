@@ -1,0 +1,32 @@
+"""FedAvg (McMahan et al. 2017), every pool on its own: the baseline, and the twin that codistillation is measured against.
+
+With a server optimizer it is FedOpt (Reddi et al. 2021); with `average` at learning rate 1 it is the plain weighted mean of models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedcodist import tree
+from fedcodist.federation import Federation, params_of
+from fedcodist.types import Info, Key, Params, State
+
+
+@dataclass(frozen=True)
+class FedAvg:
+    """Federated averaging in every pool, nothing shared."""
+
+    kind: ClassVar[str] = "fedavg"
+
+    def init(self, fed: Federation, key: Key) -> State:
+        return fed.init(key)
+
+    def round(self, fed: Federation, state: State, t: int, key: Key) -> tuple[State, Info]:
+        grad, info = fed.gradients(params_of(state), t, key)
+        for i in grad:
+            info[i]["grad_norm"] = float(tree.norm(grad[i]))
+        return fed.step(state, grad, t), info
+
+    def models(self, fed: Federation, state: State) -> dict[str, Params]:
+        return params_of(state)

@@ -1,0 +1,185 @@
+"""What is learned, as pure functions for compiled programs: how rows become inputs, the loss of a row, the sums behind every metric.
+
+Two objectives: `Classify` (images or plain vectors) and `NextToken` (text). Raw rows stay as they are stored, bytes for images, and are
+cropped, flipped, standardised and mixed inside the program, each image by its own draw (A2, A3, A18, A19).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedcodist.types import Array
+
+BINS = 15  # of the calibration error
+
+
+@dataclass(frozen=True)
+class Images:
+    """How images are seen: a `size` x `size` crop (random in training, central in evaluation), flipped at random, standardised."""
+
+    size: int = 24
+    pad: int = 0  # zeros around the image before a random crop: 4 for the 32/VALID layout
+    flip: bool = True
+    public_flips: bool = True  # distillation's extra horizontal and vertical flips (A19)
+    mixup_beta: float = 2.0  # of distillation's mixup, Beta(b, b) for each image (A18); 0 is off
+
+    def see(self, x: Array, key: Any = None) -> Array:
+        """[batch, size, size, channels] float32."""
+        x = self._crop(x, None if key is None else jax.random.fold_in(key, 0))
+        if key is not None and self.flip:
+            x = _flip(x, jax.random.fold_in(key, 1), axis=2)
+        return standardise(x)
+
+    def see_public(self, x: Array, key: Any = None) -> Array:
+        """As `see`, then flipped both ways and mixed with other images of the batch."""
+        x = self.see(x, key)
+        if key is None:
+            return x
+        if self.public_flips:
+            x = _flip(_flip(x, jax.random.fold_in(key, 2), axis=2), jax.random.fold_in(key, 3), axis=1)
+        return mixup(x, jax.random.fold_in(key, 4), self.mixup_beta) if self.mixup_beta > 0 else x
+
+    def _crop(self, x: Array, key: Any) -> Array:
+        if x.shape[1] == self.size and (key is None or self.pad == 0):
+            return x
+        if key is None:
+            top, left = (x.shape[1] - self.size) // 2, (x.shape[2] - self.size) // 2
+            return x[:, top : top + self.size, left : left + self.size]
+        x = jnp.pad(x, ((0, 0), (self.pad, self.pad), (self.pad, self.pad), (0, 0)))
+        room = jnp.array([x.shape[1] - self.size + 1, x.shape[2] - self.size + 1])
+        corner = jax.random.randint(key, (len(x), 2), 0, room)
+        return jax.vmap(lambda image, at: jax.lax.dynamic_slice(image, (at[0], at[1], 0), (self.size, self.size, x.shape[3])))(x, corner)
+
+
+@dataclass(frozen=True)
+class Classify:
+    """One label a row. `images` says how images are seen; without it rows are plain vectors."""
+
+    images: Images | None = None
+
+    def see(self, x: Array, key: Any = None) -> Array:
+        return self.images.see(x, key) if self.images else x.astype(jnp.float32)
+
+    def see_public(self, x: Array, key: Any = None) -> Array:
+        return self.images.see_public(x, key) if self.images else x.astype(jnp.float32)
+
+    def loss(self, logits: Array, y: Array) -> Array:
+        return _cross_entropy(logits, y)
+
+    def counts(self, inputs: Array) -> Array:
+        return jnp.ones(inputs.shape[0])
+
+    def measure(self, logits: Array, y: Array) -> dict[str, Array]:
+        right = (jnp.argmax(logits, -1) == y).astype(jnp.float32)
+        ones = jnp.ones(len(y))
+        return {"count": ones, "loss": _cross_entropy(logits, y), "correct": right, **_calibration(logits, right, ones)}
+
+    def summarise(self, sums: Mapping[str, np.ndarray]) -> dict[str, float]:
+        count = max(float(sums["count"]), 1.0)
+        return {
+            "accuracy": float(sums["correct"]) / count,
+            "loss": float(sums["loss"]) / count,
+            "calibration": float(np.abs(sums["confidence_bins"] - sums["correct_bins"]).sum()) / count,
+        }
+
+
+PAD, BOS, EOS = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class NextToken:
+    """The next token at every position. Ids: PAD 0, BOS 1, EOS 2, words from 3, and `oov` the last (A6).
+
+    Three accuracies (A7): `accuracy` ignores PAD and EOS targets and never guesses a special token, so an out-of-vocabulary target is
+    always an error; `accuracy_no_eos` lets any token be guessed; `accuracy_nonpad` counts EOS as well.
+    """
+
+    oov: int
+    scale: float = 13.3  # a row's loss is its sum over tokens divided by this expected length (A8)
+
+    def see(self, x: Array, key: Any = None) -> Array:
+        return x
+
+    def see_public(self, x: Array, key: Any = None) -> Array:
+        return x
+
+    def loss(self, logits: Array, y: Array) -> Array:
+        return jnp.sum(_cross_entropy(logits, y) * (y != PAD), -1) / self.scale
+
+    def counts(self, inputs: Array) -> Array:
+        return (inputs != PAD).astype(jnp.float32)
+
+    def measure(self, logits: Array, y: Array) -> dict[str, Array]:
+        special = jnp.zeros(logits.shape[-1], bool).at[jnp.array([PAD, BOS, EOS, self.oov])].set(True)
+        guess = jnp.argmax(logits, -1)
+        word = jnp.argmax(jnp.where(special, -jnp.inf, logits), -1)
+        token, no_eos = (y != PAD).astype(jnp.float32), ((y != PAD) & (y != EOS)).astype(jnp.float32)
+        return {
+            "count": jnp.sum(token, -1),
+            "count_no_eos": jnp.sum(no_eos, -1),
+            "loss": jnp.sum(_cross_entropy(logits, y) * token, -1),
+            "correct": jnp.sum((word == y) * no_eos, -1),
+            "correct_no_eos": jnp.sum((guess == y) * no_eos, -1),
+            "correct_nonpad": jnp.sum((guess == y) * token, -1),
+            **_calibration(logits, (guess == y).astype(jnp.float32), token),
+        }
+
+    def summarise(self, sums: Mapping[str, np.ndarray]) -> dict[str, float]:
+        tokens, words = max(float(sums["count"]), 1.0), max(float(sums["count_no_eos"]), 1.0)
+        return {
+            "accuracy": float(sums["correct"]) / words,
+            "accuracy_no_eos": float(sums["correct_no_eos"]) / words,
+            "accuracy_nonpad": float(sums["correct_nonpad"]) / tokens,
+            "loss": float(sums["loss"]) / tokens,
+            "calibration": float(np.abs(sums["confidence_bins"] - sums["correct_bins"]).sum()) / tokens,
+        }
+
+
+def standardise(x: Array) -> Array:
+    """Each image to mean 0 and standard deviation 1, which is floored at 1/sqrt(pixels) so that a constant image gives zeros."""
+    x = x.astype(jnp.float32)
+    pixels = x.shape[1] * x.shape[2] * x.shape[3]
+    centred = x - jnp.mean(x, (1, 2, 3), keepdims=True)
+    deviation = jnp.sqrt(jnp.mean(centred**2, (1, 2, 3), keepdims=True))
+    return centred / jnp.maximum(deviation, pixels**-0.5)
+
+
+def mixup(x: Array, key: Any, beta: float) -> Array:
+    """lam x + (1 - lam) x', lam ~ Beta(beta, beta) for each image, x' a permutation of the batch. Inputs only: there are no labels."""
+    partner = jax.random.permutation(jax.random.fold_in(key, 0), len(x))
+    lam = _beta(jax.random.fold_in(key, 1), beta, len(x)).reshape(-1, *[1] * (x.ndim - 1))
+    return lam * x + (1 - lam) * x[partner]
+
+
+def _beta(key: Any, beta: float, n: int) -> Array:
+    if float(beta).is_integer():  # the median of 2b - 1 uniforms is Beta(b, b): far cheaper than rejection sampling
+        odd = 2 * int(beta) - 1
+        return jnp.sort(jax.random.uniform(key, (n, odd)), -1)[:, odd // 2]
+    return jax.random.beta(key, beta, beta, (n,))
+
+
+def _flip(x: Array, key: Any, axis: int) -> Array:
+    coin = jax.random.bernoulli(key, 0.5, (len(x), 1, 1, 1))
+    return jnp.where(coin, jnp.flip(x, axis), x)
+
+
+def _cross_entropy(logits: Array, y: Array) -> Array:
+    picked = jnp.take_along_axis(logits, y[..., None].astype(jnp.int32), -1)[..., 0]
+    return jax.nn.logsumexp(logits, -1) - picked
+
+
+def _calibration(logits: Array, right: Array, counts: Array) -> dict[str, Array]:
+    """For each row: confidence and correctness summed in bins of confidence; their distance is the expected calibration error."""
+    confidence = jnp.exp(jnp.max(logits, -1) - jax.nn.logsumexp(logits, -1))
+    bins = jax.nn.one_hot(jnp.clip((confidence * BINS).astype(jnp.int32), 0, BINS - 1), BINS) * counts[..., None]
+    rows = (len(logits), -1, BINS)
+    return {
+        "confidence_bins": jnp.sum((bins * confidence[..., None]).reshape(rows), 1),
+        "correct_bins": jnp.sum((bins * right[..., None]).reshape(rows), 1),
+    }

@@ -1,0 +1,71 @@
+"""A pool: one population of clients, one architecture, one server model, and how it is trained, taught and heard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import jax
+import numpy as np
+import optax
+
+from fedcodist import fold, keys, tree
+from fedcodist.schedule import Constant
+from fedcodist.settings import checked, setting
+from fedcodist.types import Array, Examples, Fold, Key, Model, Params, PoolState, Schedule, Tree, Work
+from fedcodist.work import LocalSGD
+
+
+@dataclass(frozen=True)
+@checked
+class Learns:
+    """The pool's model as a student: Adam's learning rate in round 1, the fraction of it left after the last round (A14), and the
+    weight gamma of its own soft labels from the start of the distillation (A23)."""
+
+    lr: float = setting(1e-3, gt=0, le=1e3)
+    decay: float = setting(0.1, ge=0, le=1)
+    self_weight: float = setting(0.05, ge=0, le=1)
+
+
+@dataclass(frozen=True)
+@checked
+class Teaches:
+    """The pool's model as a teacher: the temperature that divides its logits (A21)."""
+
+    temperature: float = setting(1.0, ge=1e-3, le=1e3)
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """One population, one architecture. `server` is an optax optimizer built for learning rate 1; `lr(t)` multiplies its update."""
+
+    name: str
+    model: Model
+    clients: Mapping[str, Examples]
+    cohort: int
+    work: Work = LocalSGD()
+    server: optax.GradientTransformation = field(default_factory=lambda: optax.sgd(1.0))
+    lr: Schedule = Constant(1.0)
+    learns: Learns = Learns()
+    teaches: Teaches = Teaches()
+    fold: Fold = fold.mean
+    start: Params = None  # given initial parameters, instead of model.init
+
+    def sample(self, key: Key) -> tuple[str, ...]:
+        """The clients of a round: uniform, without replacement, in the order of their ids."""
+        ids = sorted(self.clients)
+        chosen = keys.permutation(key, len(ids))[: self.cohort]
+        return tuple(ids[i] for i in np.sort(chosen))
+
+    def fresh(self, params: Params) -> PoolState:
+        """These parameters with the server optimizer at its beginning."""
+        return PoolState(params, self.server.init(params))
+
+
+@partial(jax.jit, static_argnums=0)
+def server_step(server: optax.GradientTransformation, state: PoolState, grad: Tree, lr: float) -> tuple[PoolState, Array]:
+    """theta <- theta + lr * update, and whether the result is finite."""
+    update, opt = server.update(grad, state.opt, state.params)
+    params = tree.add(state.params, tree.scale(update, lr))
+    return PoolState(params, opt), tree.finite(params)

@@ -1,0 +1,188 @@
+"""Server optimizers, each under its own name. All are optax transformations built for learning rate 1: a pool multiplies the update by
+its own schedule, so that any optax optimizer fits and a restart of its state leaves the schedule alone (A29). They are cached: equal
+experiments then share the compiled server step.
+
+`adam` is the paper's FedAdam: optax's Adam with bias correction, eps 1e-5 (A13). `fedadam`, `fedyogi` and `fedadagrad` are Reddi et al.
+2021, Algorithm 2: no bias correction, v starts at tau^2, and tau stands outside the root. `average` is plain FedAvg.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedcodist.schedule import Constant, Linear
+from fedcodist.settings import Problem, SettingError, check, checked, nearest, setting
+from fedcodist.types import Schedule, Tree
+
+Decay = Literal["linear", "none"]
+
+
+@dataclass(frozen=True)
+@checked
+class Average:
+    """Plain FedAvg: the new model is the weighted mean of the clients' models (lr = 1)."""
+
+    kind: ClassVar[str] = "average"
+    lr: float = setting(1.0, gt=0, le=1e3)
+    decay: Decay = "none"
+
+    @lru_cache
+    def optimizer(self) -> optax.GradientTransformation:
+        return optax.sgd(1.0)
+
+
+@dataclass(frozen=True)
+@checked
+class Momentum:
+    """FedAvgM: server SGD with momentum."""
+
+    kind: ClassVar[str] = "momentum"
+    lr: float = setting(1.0, gt=0, le=1e3)
+    momentum: float = setting(0.9, ge=0, lt=1)
+    nesterov: bool = False
+    decay: Decay = "linear"
+
+    @lru_cache
+    def optimizer(self) -> optax.GradientTransformation:
+        return optax.sgd(1.0, momentum=self.momentum, nesterov=self.nesterov)
+
+
+@dataclass(frozen=True)
+@checked
+class Adam:
+    """The paper's FedAdam: Adam with bias correction, and a learning rate that falls linearly to zero."""
+
+    kind: ClassVar[str] = "adam"
+    lr: float = setting(0.01, gt=0, le=1e3)
+    b1: float = setting(0.9, ge=0, lt=1)
+    b2: float = setting(0.999, ge=0, lt=1)
+    eps: float = setting(1e-5, gt=0, le=1)
+    decay: Decay = "linear"
+
+    @lru_cache
+    def optimizer(self) -> optax.GradientTransformation:
+        return optax.adam(1.0, b1=self.b1, b2=self.b2, eps=self.eps)
+
+
+@dataclass(frozen=True)
+@checked
+class FedAdam:
+    """Reddi's FedAdam: v <- b2 v + (1 - b2) g^2."""
+
+    kind: ClassVar[str] = "fedadam"
+    lr: float = setting(0.01, gt=0, le=1e3)
+    b1: float = setting(0.9, ge=0, lt=1)
+    b2: float = setting(0.99, ge=0, lt=1)
+    tau: float = setting(1e-3, gt=0, le=1)
+    decay: Decay = "none"
+
+    @lru_cache
+    def optimizer(self) -> optax.GradientTransformation:
+        return reddi(lambda v, g2: self.b2 * v + (1 - self.b2) * g2, self.b1, self.tau)
+
+
+@dataclass(frozen=True)
+@checked
+class FedYogi:
+    """Reddi's FedYogi: v <- v - (1 - b2) g^2 sign(v - g^2)."""
+
+    kind: ClassVar[str] = "fedyogi"
+    lr: float = setting(0.01, gt=0, le=1e3)
+    b1: float = setting(0.9, ge=0, lt=1)
+    b2: float = setting(0.99, ge=0, lt=1)
+    tau: float = setting(1e-3, gt=0, le=1)
+    decay: Decay = "none"
+
+    @lru_cache
+    def optimizer(self) -> optax.GradientTransformation:
+        return reddi(lambda v, g2: v - (1 - self.b2) * g2 * jnp.sign(v - g2), self.b1, self.tau)
+
+
+@dataclass(frozen=True)
+@checked
+class FedAdagrad:
+    """Reddi's FedAdagrad: v <- v + g^2, without momentum by default."""
+
+    kind: ClassVar[str] = "fedadagrad"
+    lr: float = setting(0.01, gt=0, le=1e3)
+    b1: float = setting(0.0, ge=0, lt=1)
+    tau: float = setting(1e-3, gt=0, le=1)
+    decay: Decay = "none"
+
+    @lru_cache
+    def optimizer(self) -> optax.GradientTransformation:
+        return reddi(lambda v, g2: v + g2, self.b1, self.tau)
+
+
+@dataclass(frozen=True)
+class Optax:
+    """Any other optimizer of optax by its name, e.g. `{ kind = "optax", name = "lion", args = { b1 = 0.95 } }`."""
+
+    kind: ClassVar[str] = "optax"
+    name: str
+    lr: float = setting(0.01, gt=0, le=1e3)
+    args: dict[str, float] = field(default_factory=dict)
+    decay: Decay = "linear"
+
+    def __post_init__(self) -> None:
+        check(self)
+        makers = optax_optimizers()
+        if self.name not in makers:
+            allowed = f"an optimizer of optax: {', '.join(makers)}"
+            raise SettingError([Problem("Optax.name", repr(self.name), allowed, nearest(self.name, makers))])
+        known = inspect.signature(makers[self.name]).parameters
+        unknown = [a for a in self.args if a not in known or a == "learning_rate"]
+        if unknown:
+            allowed = ", ".join(k for k in known if k != "learning_rate")
+            raise SettingError([Problem(f"Optax.args.{a}", "an unknown key", allowed, nearest(a, known)) for a in unknown])
+
+    def optimizer(self) -> optax.GradientTransformation:
+        return optax_optimizers()[self.name](learning_rate=1.0, **self.args)
+
+
+SERVERS = {cls.kind: cls for cls in (Average, Momentum, Adam, FedAdam, FedYogi, FedAdagrad, Optax)}
+
+
+def optax_optimizers() -> dict[str, Any]:
+    """The optimizers of optax that need nothing but a learning rate and numbers."""
+    makers = {name: maker for name, maker in vars(optax).items() if name.islower() and not name.startswith("_")}
+    return {name: maker for name, maker in sorted(makers.items()) if _is_optimizer(maker)}
+
+
+def _is_optimizer(maker: Any) -> bool:
+    if not inspect.isfunction(maker):
+        return False
+    params = inspect.signature(maker).parameters
+    required = [p.name for p in params.values() if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return required == ["learning_rate"]
+
+
+def rate(server: Any, rounds: int) -> Schedule:
+    """The learning rate of this server over the rounds of a run."""
+    return Linear(server.lr, 0.0, over=rounds) if server.decay == "linear" else Constant(server.lr)
+
+
+class _Moments(NamedTuple):
+    m: Tree
+    v: Tree
+
+
+def reddi(second: Any, b1: float, tau: float) -> optax.GradientTransformation:
+    """Reddi et al. 2021, Algorithm 2: m and v without bias correction, update m / (sqrt v + tau), v from tau^2."""
+
+    def init(params: Tree) -> _Moments:
+        return _Moments(jax.tree.map(jnp.zeros_like, params), jax.tree.map(lambda p: jnp.full_like(p, tau**2), params))
+
+    def update(updates: Tree, state: Any, params: Tree = None) -> tuple[Tree, Any]:
+        m = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.m, updates)
+        v = jax.tree.map(lambda v, g: second(v, g * g), state.v, updates)
+        return jax.tree.map(lambda m, v: -m / (jnp.sqrt(v) + tau), m, v), _Moments(m, v)
+
+    return optax.GradientTransformation(init, update)

@@ -1,0 +1,52 @@
+"""The one loop, a generator: the body of the caller's `for` is the callback system."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from fedcodist import keys
+from fedcodist.evaluate import Metrics, evaluate
+from fedcodist.federation import Federation
+from fedcodist.types import Info, Method, Params, State
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """All that determines a result: a federation, a method, how many rounds, and a seed."""
+
+    federation: Federation
+    method: Method
+    rounds: int
+    seed: int = 0
+    config: Any = None  # the Config it was loaded from, if it was
+
+
+class Step(NamedTuple):
+    """What is known after round t."""
+
+    t: int
+    state: State
+    info: Info  # {pool: {what: value}}
+    experiment: Experiment
+
+    @property
+    def models(self) -> dict[str, Params]:
+        """The server models of this round, by pool."""
+        return self.experiment.method.models(self.experiment.federation, self.state)
+
+    def evaluate(self, split: str = "held_out") -> dict[str, Metrics]:
+        """{pool: {domain: {metric: value}}}. Use held_out for everything but the last word."""
+        return evaluate(self.experiment.federation, self.models, split)
+
+
+def train(experiment: Experiment, state: State | None = None, after: int = 0) -> Iterator[Step]:
+    """Round by round from the beginning, or from `state` after round `after`: a round depends on nothing else, so both give the same."""
+    fed, method = experiment.federation, experiment.method
+    key = keys.root(experiment.seed)
+    if state is None:
+        state = method.init(fed, key)
+    for t in range(after + 1, experiment.rounds + 1):
+        state, info = method.round(fed, state, t, key)
+        yield Step(t, state, info, experiment)

@@ -1,0 +1,105 @@
+"""What a client does: some epochs of SGD on its own data, and the gradient (before minus after) that it sends back.
+
+One function serves every engine. It takes data that may be padded (`n` real rows in front), so a compiled program can hold clients of
+many sizes; loops have dynamic bounds, so padding costs memory and no time. The last batch of an epoch is short, never topped up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from fedcodist import tree
+from fedcodist.settings import checked, setting
+from fedcodist.types import Array, Data, Model, Objective, Params, Reply
+
+
+@dataclass(frozen=True)
+@checked
+class LocalSGD:
+    """FedAvg's client: `epochs` passes of SGD with a constant learning rate."""
+
+    kind: ClassVar[str] = "local_sgd"
+    lr: float = setting(0.03, gt=0, le=1e3)
+    epochs: int = setting(1, ge=1, le=10_000)
+    batch: int = setting(20, ge=1)
+    shuffle: bool = True
+    augment: bool = True
+
+    def __call__(self, model: Model, objective: Objective, sent: Params, data: Data, key: Any) -> Reply:
+        return descend(self, model, objective, sent, data, key)
+
+
+@dataclass(frozen=True)
+@checked
+class Prox:
+    """FedProx (Li et al. 2020): LocalSGD on the loss plus mu/2 |w - sent|^2. With mu = 0 it is LocalSGD."""
+
+    kind: ClassVar[str] = "prox"
+    mu: float = setting(0.01, ge=0, le=1e3)
+    lr: float = setting(0.03, gt=0, le=1e3)
+    epochs: int = setting(1, ge=1, le=10_000)
+    batch: int = setting(20, ge=1)
+    shuffle: bool = True
+    augment: bool = True
+
+    def __call__(self, model: Model, objective: Objective, sent: Params, data: Data, key: Any) -> Reply:
+        def pull(params: Params) -> Params:  # the gradient of mu/2 |w - sent|^2
+            return tree.scale(tree.sub(params, sent), self.mu)
+
+        return descend(self, model, objective, sent, data, key, pull)
+
+
+WORKS = {cls.kind: cls for cls in (LocalSGD, Prox)}
+
+
+def descend(
+    how: LocalSGD | Prox,
+    model: Model,
+    objective: Objective,
+    sent: Params,
+    data: Data,
+    key: Any,
+    pull: Callable[[Params], Params] | None = None,
+) -> Reply:
+    """SGD from `sent` over the client's data; `pull` is a gradient to add to that of the loss."""
+    batches = (data.n + how.batch - 1) // how.batch  # the last one may be short
+
+    def loss(params: Params, x: Array, y: Array, real: Array, key: Any) -> Array:
+        of_row = objective.loss(model.apply(params, x, key), y)  # [batch]
+        return jnp.sum(jnp.where(real, of_row, 0.0)) / jnp.maximum(jnp.sum(real), 1)
+
+    def epoch(e: Array, carry: tuple[Params, Array]) -> tuple[Params, Array]:
+        order = _order(jax.random.fold_in(key, 2 * e), len(data.x), data.n, how.batch, how.shuffle)
+
+        def step(b: Array, carry: tuple[Params, Array]) -> tuple[Params, Array]:
+            params, total = carry
+            rows = jax.lax.dynamic_slice(order, (b * how.batch,), (how.batch,))
+            real = b * how.batch + jnp.arange(how.batch) < data.n
+            drop, distort = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, 2 * e + 1), b))
+            x = objective.see(data.x[rows], distort if how.augment else None)
+            value, grad = jax.value_and_grad(loss)(params, x, data.y[rows], real, drop)
+            if pull is not None:
+                grad = tree.add(grad, pull(params))
+            params = jax.tree.map(lambda p, g: p - how.lr * g, params, grad)
+            return params, total + value * jnp.sum(real)
+
+        return jax.lax.fori_loop(0, batches, step, carry)
+
+    params, total = jax.lax.fori_loop(0, how.epochs, epoch, (sent, jnp.zeros(())))
+    seen = jnp.maximum(data.n * how.epochs, 1)
+    return Reply(tree.sub(sent, params), data.n.astype(jnp.float32), {"loss": total / seen})
+
+
+def _order(key: Any, padded: int, n: Array, batch: int, shuffle: bool) -> Array:
+    """The rows in the order of this epoch, real ones first; long enough for whole batches."""
+    rows = jnp.arange(padded)
+    if shuffle:
+        # Counter-based bits: the draw of row i does not depend on the padding, so padded and unpadded clients shuffle alike.
+        bits = jax.random.bits(key, (padded,))
+        rows = jnp.argsort(jnp.where(rows < n, bits, jnp.uint32(2**32 - 1)), stable=True)
+    return jnp.pad(rows, (0, -padded % batch))

@@ -1,0 +1,178 @@
+"""What every method, engine, fold and pool must keep, run over the registries."""
+
+import dataclasses
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from worlds import SHORT, TASK, finish, gauss_federation, methods, same_bits
+
+from fedcodist import keys
+from fedcodist.engines import compiled
+from fedcodist.engines.compiled import Compiled
+from fedcodist.engines.serial import Serial
+from fedcodist.fold import FOLDS
+from fedcodist.methods import METHODS, FedAvg, MergedCodist, PeriodicCodist
+from fedcodist.schedule import Constant, Every
+from fedcodist.train import Experiment, train
+from fedcodist.work import WORKS, LocalSGD, Prox
+
+ALL = methods()
+
+
+def test_every_method_is_under_contract():
+    assert set(ALL) == set(METHODS)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_same_seed_same_bits_other_seed_other_bits(name):
+    fed = gauss_federation()
+    first, again, other = (finish(fed, ALL[name], seed=seed).state for seed in (0, 0, 1))
+    assert same_bits(first, again)
+    for pool in fed.names:
+        assert not same_bits(first[pool].params, other[pool].params)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_resume_equals_a_straight_run(name):
+    experiment = Experiment(gauss_federation(), ALL[name], 4)
+    steps = list(train(experiment))
+    for cut in (1, 2, 3):
+        resumed = list(train(experiment, steps[cut - 1].state, after=cut))
+        assert [s.t for s in resumed] == list(range(cut + 1, 5))
+        assert same_bits(resumed[-1].state, steps[-1].state)
+        assert resumed[-1].info == steps[-1].info
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("pools", [("small", "large"), ("small", "large", "huge")])
+def test_engines_agree(name, pools):
+    reference = finish(gauss_federation(pools, Serial()), ALL[name], rounds=2)
+    for engine in (Compiled(), Compiled(form="vmap", block=2)):
+        step = finish(gauss_federation(pools, engine), ALL[name], rounds=2)
+        for a, b in zip(jax.tree.leaves(reference.state), jax.tree.leaves(step.state), strict=True):
+            assert np.asarray(a) == pytest.approx(np.asarray(b), abs=2e-4)
+        for pool in pools:
+            assert step.info[pool]["train_loss"] == pytest.approx(reference.info[pool]["train_loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize("form", ["scan", "vmap"])
+def test_workers_and_order_of_clients_change_no_bit(form):
+    states = []
+    for workers, shuffle in itertools.product((1, 2, 5), (False, True)):
+        fed = gauss_federation(engine=Compiled(workers=workers, block=2, form=form))
+        theta = fed.init(keys.root(0))["small"].params
+        cohort = sorted(TASK.clients)
+        if shuffle:
+            np.random.default_rng(workers).shuffle(cohort)
+        states.append(fed.engine.gather(TASK, fed.pools["small"], theta, cohort, keys.root(3)))
+    assert all(same_bits(states[0], other) for other in states[1:])
+
+
+def test_serial_does_not_see_the_order_of_clients():
+    fed = gauss_federation(engine=Serial())
+    theta = fed.init(keys.root(0))["small"].params
+    cohort = sorted(TASK.clients)[:4]
+    gathered = [fed.engine.gather(TASK, fed.pools["small"], theta, c, keys.root(3)) for c in (cohort, cohort[::-1])]
+    assert same_bits(*gathered)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_names_and_order_of_pools_change_no_bit(name):
+    """Renamed so that the alphabetical order turns round, and declared in the other order."""
+    before = finish(gauss_federation(("small", "large", "huge")), ALL[name])
+    fed = gauss_federation(("small", "large", "huge"))
+    renamed = {"small": "z", "large": "m", "huge": "a"}
+    pools = {renamed[n]: dataclasses.replace(p, name=renamed[n]) for n, p in reversed(fed.pools.items())}
+    after = finish(dataclasses.replace(fed, pools=pools), ALL[name])
+    for old, new in renamed.items():
+        assert same_bits(before.state[old], after.state[new])
+
+
+def test_equal_pools_still_draw_their_own_clients():
+    fed = gauss_federation()
+    twin = dataclasses.replace(fed, pools={n: dataclasses.replace(fed.pools["small"], name=n) for n in ("one", "two")})
+    state = finish(twin, FedAvg(), rounds=1).state
+    assert not same_bits(state["one"].params, state["two"].params)
+
+
+@pytest.mark.parametrize("pools", [("small", "large"), ("small", "large", "huge")])
+def test_alpha_one_is_fedavg_to_the_bit_and_never_distils(pools, monkeypatch):
+    plain = finish(gauss_federation(pools), FedAvg())
+    fed = gauss_federation(pools)
+    from fedcodist import distill
+
+    for verb in ("see", "speak", "learn"):
+        monkeypatch.setattr(distill, verb, lambda *args: pytest.fail("alpha = 1 must skip the cost of distillation"))
+    merged = finish(fed, MergedCodist(alpha=Constant(1.0), distill=SHORT))
+    assert same_bits(plain.state, merged.state)
+
+
+def test_alpha_every_k_rounds_distils_only_then():
+    fed = gauss_federation()
+    method = MergedCodist(alpha=Every(2, 0.5), distill=SHORT)
+    marks = [any("codistilled" in i for i in step.info.values()) for step in train(Experiment(fed, method, 4))]
+    assert marks == [False, True, False, True]
+
+
+def test_periodic_beyond_the_last_round_is_fedavg():
+    assert same_bits(finish(gauss_federation(), FedAvg()).state, finish(gauss_federation(), PeriodicCodist(9, SHORT)).state)
+
+
+def test_three_pools_all_teach_all():
+    fed = gauss_federation(("small", "large", "huge"))
+    step = finish(fed, ALL["merged"])
+    for student in fed.names:
+        assert set(step.info[student]["agreement"]) == set(fed.names) - {student}
+    assert set(step.evaluate()) == set(fed.names)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_no_program_is_compiled_after_round_2(name):
+    from fedcodist import distill, pool
+
+    fed = gauss_federation(rounds=8)
+    counts = []
+    for step in train(Experiment(fed, ALL[name], 8)):
+        step.evaluate()
+        programs = (compiled._run_block, distill.learn, distill.speak, distill.see, pool.server_step)
+        counts.append([p._cache_size() for p in programs])
+    assert counts[1] == counts[-1]
+
+
+@pytest.mark.parametrize("kind", WORKS)
+def test_every_work_leaves_a_client_without_examples_unweighted(kind):
+    # A block is padded with such places.
+    from fedcodist.types import Data
+
+    fed = gauss_federation()
+    pool = fed.pools["small"]
+    theta = fed.init(keys.root(0))["small"].params
+    empty = Data(np.zeros((4, 4), np.float32), np.zeros(4, np.int32), np.int32(0))
+    reply = jax.jit(lambda data, key: WORKS[kind](batch=2)(pool.model, TASK.objective, theta, data, key))(empty, keys.root(0))
+    assert float(reply.weight) == 0 and not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(reply.value))
+
+
+def test_prox_without_pull_is_local_sgd_and_with_it_stays_closer():
+    runs = {mu: finish(gauss_federation(work=Prox(mu=mu, lr=0.1, batch=4, epochs=3)), FedAvg(), rounds=1) for mu in (0.0, 5.0)}
+    plain = finish(gauss_federation(work=LocalSGD(lr=0.1, batch=4, epochs=3)), FedAvg(), rounds=1)
+    for a, b in zip(jax.tree.leaves(runs[0.0].state), jax.tree.leaves(plain.state), strict=True):
+        assert np.asarray(a) == pytest.approx(np.asarray(b), abs=1e-6)
+    assert runs[5.0].info["small"]["grad_norm"] < plain.info["small"]["grad_norm"]
+
+
+def test_pools_may_differ_in_everything():
+    from fedcodist.server import Average, FedYogi
+
+    fed = gauss_federation(("small", "large", "huge"))
+    pools = dict(fed.pools)
+    pools["large"] = dataclasses.replace(pools["large"], work=Prox(mu=0.1, batch=2), server=FedYogi().optimizer(), cohort=5)
+    pools["huge"] = dataclasses.replace(pools["huge"], server=Average().optimizer(), lr=Constant(1.0), cohort=1)
+    step = finish(dataclasses.replace(fed, pools=pools), ALL["merged"])
+    assert [step.info[n]["clients"] for n in ("small", "large", "huge")] == [3, 5, 1]
+
+
+@pytest.mark.parametrize("name", FOLDS)
+def test_folds_are_registered_as_folds(name):
+    assert {"zero", "add", "join", "done"} == set(FOLDS[name]._fields)
