@@ -1,0 +1,69 @@
+"""The paper's CNN: three 3x3 convolutions, two 2x2 max-pools, two hidden dense layers, ReLU; no norm, no dropout (A1, A4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, Literal
+
+import jax
+
+from fedcodist.models.layers import conv3x3, conv_init, dense, dense_init, max_pool
+from fedcodist.settings import checked, setting
+from fedcodist.types import Array, Model
+
+
+@dataclass(frozen=True)
+@checked
+class CNN:
+    """`layout` 24/same: SAME convolutions, pools after the first two; 32/valid: VALID, pools after the last two (A1).
+
+    On 24x24x3 and 32x32x3 images both end in a 6x6 map, so both have 109,348 parameters (the default) or 410,084 for
+    filters (32, 64, 64) and dense (128, 256), with 100 classes.
+    """
+
+    kind: ClassVar[str] = "cnn"
+    filters: tuple[int, ...] = setting((16, 32, 32), ge=1, le=10**5)
+    dense: tuple[int, ...] = setting((64, 128), ge=1, le=10**6)
+    layout: Literal["24/same", "32/valid"] = "24/same"
+
+    @lru_cache  # one model for one description: equal experiments share compiled programs
+    def build(self, shape: tuple[int, ...], classes: int) -> Model:
+        """For inputs of this shape, [height, width, channels]."""
+        built = _Build(self, shape, classes)
+        return Model(built.init, built.apply)
+
+
+@dataclass(frozen=True)
+class _Build:
+    cnn: CNN
+    shape: tuple[int, ...]
+    classes: int
+
+    def init(self, key: Any) -> dict[str, Any]:
+        keys = iter(jax.random.split(key, len(self.cnn.filters) + len(self.cnn.dense) + 1))
+        params, channels = {}, self.shape[-1]
+        for i, filters in enumerate(self.cnn.filters):
+            params[f"conv{i}"] = conv_init(next(keys), channels, filters)
+            channels = filters
+        zeros = jax.ShapeDtypeStruct((1, *self.shape), "float32")
+        width = jax.eval_shape(self._features, params, zeros).shape[-1]
+        for i, units in enumerate((*self.cnn.dense, self.classes)):
+            params[f"dense{i}"] = dense_init(next(keys), width, units)
+            width = units
+        return params
+
+    def apply(self, params: Any, x: Array, key: Any = None) -> Array:
+        x = self._features(params, x)
+        for i in range(len(self.cnn.dense)):
+            x = jax.nn.relu(dense(params[f"dense{i}"], x))
+        return dense(params[f"dense{len(self.cnn.dense)}"], x)
+
+    def _features(self, params: Any, x: Array) -> Array:
+        last = len(self.cnn.filters) - 1
+        same = self.cnn.layout == "24/same"
+        for i in range(last + 1):
+            x = jax.nn.relu(conv3x3(params[f"conv{i}"], x, "SAME" if same else "VALID"))
+            if (i < 2) if same else (i >= last - 1):
+                x = max_pool(x)
+        return x.reshape(len(x), -1)

@@ -1,0 +1,44 @@
+"""A multi-layer perceptron on flattened inputs: the small model of tests, and of vectors."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import jax
+
+from fedcodist.models.layers import dense, dense_init
+from fedcodist.settings import checked, setting
+from fedcodist.types import Array, Model
+
+
+@dataclass(frozen=True)
+@checked
+class MLP:
+    """Dense layers of these widths with ReLU; none at all is logistic regression."""
+
+    kind: ClassVar[str] = "mlp"
+    hidden: tuple[int, ...] = setting((32,), ge=1, le=10**6)
+
+    @lru_cache  # one model for one description: equal experiments share compiled programs
+    def build(self, shape: tuple[int, ...], classes: int) -> Model:
+        """For inputs of any shape."""
+        built = _Build((math.prod(shape), *self.hidden, classes))
+        return Model(built.init, built.apply)
+
+
+@dataclass(frozen=True)
+class _Build:
+    widths: tuple[int, ...]
+
+    def init(self, key: Any) -> dict[str, Any]:
+        keys = jax.random.split(key, len(self.widths) - 1)
+        return {f"dense{i}": dense_init(k, a, b) for i, (k, a, b) in enumerate(zip(keys, self.widths, self.widths[1:], strict=False))}
+
+    def apply(self, params: Any, x: Array, key: Any = None) -> Array:
+        x = x.reshape(len(x), -1)
+        for i in range(len(self.widths) - 1):
+            x = dense(params[f"dense{i}"], jax.nn.relu(x) if i else x)
+        return x
