@@ -1,0 +1,10 @@
+"""Tasks by name: what is learned, and from what data. Each is a frozen dataclass whose `load` gives a Task, or raises DataError."""
+
+from fedcodist.tasks.arrays import Arrays
+from fedcodist.tasks.images import FashionImages
+from fedcodist.tasks.text import StdlibText
+from fedcodist.tasks.toy import Toy
+
+TASKS = {cls.kind: cls for cls in (Arrays, FashionImages, StdlibText, Toy)}
+
+__all__ = ["TASKS", "Arrays", "FashionImages", "StdlibText", "Toy"]

@@ -1,0 +1,88 @@
+"""A toy task: Gaussian classes in a few dimensions, for tests that must be over in a moment.
+
+Clients are ragged and have skewed labels, there are two domains (the second one is shifted), and everything that a real task has is here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedcodist import keys
+from fedcodist.clients import Clients
+from fedcodist.objective import Classify
+from fedcodist.settings import checked, setting
+from fedcodist.task import Task
+from fedcodist.tasks.splits import capacities, generator, owners
+from fedcodist.types import Examples, Split
+
+GROUPS = 5  # clients of the public data and of each split
+
+
+@dataclass(frozen=True)
+@checked
+class Toy:
+    """Gaussian classes.
+
+    >>> task = Toy().load()
+    >>> len(task.clients), task.public.x.shape, task.public.y, task.domains
+    (12, (200, 8), None, ('first', 'second'))
+    """
+
+    kind: ClassVar[str] = "toy"
+    clients: int = setting(12, ge=1, le=100_000)
+    examples: int = setting(20, ge=1, le=100_000)  # mean of a client; the largest has about twice the smallest
+    features: int = setting(8, ge=1, le=10_000)
+    classes: int = setting(4, ge=2, le=10_000)
+    public: int = setting(200, ge=1, le=10_000_000)
+    held_out: int = setting(200, ge=1, le=10_000_000)
+    test: int = setting(200, ge=1, le=10_000_000)
+    skew: float = setting(0.5, ge=1e-3, le=1e6)  # of each client's label shares: Dirichlet(skew)
+    noise: float = setting(1.0, ge=0, le=1e3)  # standard deviation around a class's mean, which is drawn from N(0, 4)
+    shift: float = setting(1.0, ge=0, le=1e3)  # of the second domain, in every dimension
+    split_seed: int = setting(0, ge=0)
+
+    def load(self) -> Task:
+        """Draw it."""
+        key = keys.derive(keys.root(self.split_seed), self.kind)
+        means = 2 * generator(keys.derive(key, "means")).standard_normal((self.classes, self.features))
+        smallest = max(1, round(self.examples * 2 / 3))
+        largest = max(smallest, 2 * self.examples - smallest)
+        sizes = generator(keys.derive(key, "sizes")).integers(smallest, largest, self.clients, endpoint=True)
+        x, y, domain = self._draw(key, "clients", means, sizes)
+        rows = np.split(np.arange(len(x)), np.cumsum(sizes)[:-1])
+        width = max(3, len(str(self.clients - 1)))
+        clients = Clients(x, y, {f"client-{k:0{width}d}": r for k, r in enumerate(rows)}, domain)
+        return Task(
+            name=self.kind,
+            objective=Classify(),
+            clients=clients,
+            public=Examples(self._draw(key, "public", means, _even(self.public))[0]),
+            held_out=self._split(key, "held_out", means, self.held_out),
+            test=self._split(key, "test", means, self.test),
+            classes=self.classes,
+            domains=("first", "second"),
+            attributes={"capacity": capacities(clients, keys.derive(key, "capacity"))},
+        )
+
+    def _split(self, key: keys.Key, name: str, means: np.ndarray, n: int) -> Split:
+        sizes = _even(n)
+        x, y, domain = self._draw(key, name, means, sizes)
+        return Split(x, y, owners([np.empty(size) for size in sizes])[1], domain)
+
+    def _draw(self, key: keys.Key, name: str, means: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(x, y, domain) of clients of these sizes, one after the other."""
+        draw = generator(keys.derive(key, "rows", name))
+        shares = [draw.dirichlet(np.full(self.classes, self.skew)) for _ in sizes]
+        y = np.concatenate([draw.choice(self.classes, size, p=p) for size, p in zip(sizes, shares, strict=True)]).astype(np.int32)
+        domain = draw.integers(0, 2, len(y))
+        x = means[y] + self.noise * draw.standard_normal((len(y), self.features)) + self.shift * domain[:, None]
+        return x.astype(np.float32), y, domain
+
+
+def _even(n: int) -> np.ndarray:
+    """n rows for some clients, as even as can be."""
+    groups = min(GROUPS, n)
+    return np.bincount(np.arange(n) % groups, minlength=groups)
