@@ -1,0 +1,69 @@
+"""Federated learning where devices differ: pools of clients train models of different sizes, and the server models teach each other."""
+
+from fedcodist.clients import Clients
+from fedcodist.config import Config, build, load, shipped
+from fedcodist.config import read as read_config
+from fedcodist.distill import Distiller
+from fedcodist.engines.compiled import Compiled
+from fedcodist.engines.serial import Serial
+from fedcodist.errors import ConfigError, DataError, Failure
+from fedcodist.evaluate import evaluate
+from fedcodist.federation import Diverged, Federation
+from fedcodist.methods import FedAvg, MergedCodist, PeriodicCodist
+from fedcodist.methods.merged import merge
+from fedcodist.models import CNN, LSTM, MLP
+from fedcodist.objective import Classify, Images, NextToken
+from fedcodist.pool import Learns, Pool, Teaches
+from fedcodist.schedule import Constant, Cosine, Every, Linear
+from fedcodist.task import Task
+from fedcodist.train import Experiment, Step, train
+from fedcodist.types import Examples, Model, PoolState, Reply, Split
+from fedcodist.work import LocalSGD, Prox
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CNN",
+    "LSTM",
+    "MLP",
+    "Classify",
+    "Clients",
+    "Compiled",
+    "Config",
+    "ConfigError",
+    "Constant",
+    "Cosine",
+    "DataError",
+    "Distiller",
+    "Diverged",
+    "Every",
+    "Examples",
+    "Experiment",
+    "Failure",
+    "FedAvg",
+    "Federation",
+    "Images",
+    "Learns",
+    "Linear",
+    "LocalSGD",
+    "MergedCodist",
+    "Model",
+    "NextToken",
+    "PeriodicCodist",
+    "Pool",
+    "PoolState",
+    "Prox",
+    "Reply",
+    "Serial",
+    "Split",
+    "Step",
+    "Task",
+    "Teaches",
+    "build",
+    "evaluate",
+    "load",
+    "merge",
+    "read_config",
+    "shipped",
+    "train",
+]

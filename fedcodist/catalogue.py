@@ -1,0 +1,61 @@
+"""What can be named in a config: one row for each, with its fields and their defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from fedcodist import config, losses, settings, topology
+from fedcodist.errors import ConfigError
+from fedcodist.methods import METHODS
+from fedcodist.models import MODELS
+from fedcodist.schedule import SCHEDULES
+from fedcodist.server import SERVERS
+from fedcodist.tasks import TASKS
+from fedcodist.work import WORKS
+
+PARTS: dict[str, Any] = {
+    "methods": METHODS,
+    "tasks": TASKS,
+    "models": MODELS,
+    "works": WORKS,
+    "servers": SERVERS,
+    "topologies": topology.TOPOLOGIES,
+    "losses": losses.LOSSES,
+    "schedules": SCHEDULES,
+    "engines": config.ENGINES,
+}
+
+
+def rows(what: str | None = None) -> list[dict[str, str]]:
+    """Of one kind of part, or of all."""
+    kinds = [*PARTS, "configs"]
+    if what is not None and what not in kinds:
+        hint = settings.nearest(what, kinds)
+        raise ConfigError(f"list: got {settings.show(what)}; allowed {', '.join(kinds)}" + (f" ({hint})" if hint else ""))
+    found = []
+    for kind in [what] if what else kinds:
+        if kind == "configs":
+            found += [{"what": kind, "name": name, "is": _header(path), "keys": ""} for name, path in config.shipped().items()]
+        else:
+            found += [{"what": kind, "name": n, "is": _first(part), "keys": _fields(part)} for n, part in PARTS[kind].items()]
+    return found
+
+
+def _first(part: Any) -> str:
+    return " ".join((part.__doc__ or "").strip().split("\n\n")[0].split())
+
+
+def _fields(part: Any) -> str:
+    if not dataclasses.is_dataclass(part):
+        return ""
+    said = []
+    for field in dataclasses.fields(part):
+        default = None if field.default is dataclasses.MISSING else settings.plain(field.default)
+        said.append(f"{field.name}={default}" if isinstance(default, int | float | str) else field.name)
+    return ", ".join(said)
+
+
+def _header(path: Any) -> str:
+    first = path.read_text("utf-8").splitlines()[0]
+    return first.lstrip("# ").strip()

@@ -1,0 +1,129 @@
+"""What a run costs: parameters, bytes over the wire, and floating-point operations of clients and server.
+
+Operations are counted on the program itself: the matrix products and convolutions of the traced functions, scans times their length.
+A product of [m, k] and [k, n] is 2 m k n; everything else is small beside it and is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+
+from fedcodist import keys, tree
+from fedcodist.clients import sizes
+from fedcodist.federation import Federation
+from fedcodist.types import Info
+
+
+def parameters(fed: Federation) -> dict[str, int]:
+    """How many numbers each pool's model has."""
+    return {name: tree.size(_params(fed, name)) for name in fed.names}
+
+
+def forward_flops(fed: Federation, pool: str) -> float:
+    """Of one example through a pool's model."""
+    model, objective = fed.pools[pool].model, fed.task.objective
+    return count(lambda p, x: model.apply(p, objective.see(x), None), _params(fed, pool), _rows(fed)[0]) / 8
+
+
+def training_flops(fed: Federation, pool: str) -> float:
+    """Of one example's forward and backward pass in a client's work."""
+    model, objective = fed.pools[pool].model, fed.task.objective
+
+    def grad(params: Any, x: Any, y: Any) -> Any:
+        return jax.grad(lambda p: objective.loss(model.apply(p, objective.see(x), None), y).sum())(params)
+
+    return count(grad, _params(fed, pool), *_rows(fed)) / 8
+
+
+def of_rounds(fed: Federation, method: Any, rounds: Iterable[Mapping[str, Info]]) -> dict[str, Any]:
+    """The cost of rounds that were run, from what each pool's info says happened: {what: {pool: amount}}."""
+    size, forward = parameters(fed), {name: forward_flops(fed, name) for name in fed.names}
+    training = {name: training_flops(fed, name) for name in fed.names}
+    client_bytes, client_flops, server_flops, steps = (dict.fromkeys(fed.names, 0) for _ in range(4))
+    distill: Any = getattr(method, "distill", None)
+    for pools in rounds:
+        for name, info in pools.items():
+            sent = info["clients"] + info.get("dropped", 0)
+            client_bytes[name] += 2 * 4 * size[name] * sent  # the model down, its gradient up, in float32
+            client_flops[name] += training[name] * info["examples"] * getattr(fed.pools[name].work, "epochs", 1)
+            if info.get("codistilled"):
+                rows = distill.steps * distill.batch
+                # Each frozen model speaks once a batch for all its students; its cost is booked where it is itself a student.
+                server_flops[name] += rows * (training[name] + forward[name])
+                steps[name] += distill.steps
+    return {
+        "client_bytes": client_bytes,
+        "client_flops": client_flops,
+        "server_flops": server_flops,
+        "server_steps": sum(steps.values()),
+    }
+
+
+def expected(fed: Federation, method: Any, rounds: int) -> dict[str, Any]:
+    """The cost of a run before it is run: cohorts of average clients, distillation where the method will do it."""
+    infos = []
+    for t in range(1, rounds + 1):
+        pools = {}
+        for name in fed.names:
+            pool = fed.pools[name]
+            mean = _mean_size(pool.clients)
+            pools[name] = {"clients": pool.cohort, "examples": mean * pool.cohort, "codistilled": _codistils(fed, method, name, t)}
+        infos.append(pools)
+    return of_rounds(fed, method, infos)
+
+
+def _codistils(fed: Federation, method: Any, pool: str, t: int) -> bool:
+    if not fed.table[pool]:
+        return False
+    if hasattr(method, "alpha_of"):
+        return method.alpha_of(pool)(t) != 1
+    return hasattr(method, "period") and t % method.period == 0
+
+
+def _mean_size(clients: Mapping[str, Any]) -> float:
+    counts = sizes(clients).values()
+    return sum(counts) / max(len(counts), 1)
+
+
+def count(function: Any, *args: Any) -> float:
+    """Floating-point operations of a function's matrix products and convolutions, for arguments of these shapes.
+
+    >>> import jax.numpy as jnp
+    >>> count(lambda a, b: a @ b, jnp.zeros((2, 3)), jnp.zeros((3, 5)))
+    60.0
+    """
+    return _count(jax.make_jaxpr(function)(*args).jaxpr)
+
+
+def _count(jaxpr: Any) -> float:
+    total = 0.0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (contract, _), _ = equation.params["dimension_numbers"]
+            inner = math.prod(equation.invars[0].aval.shape[d] for d in contract)
+            total += 2.0 * math.prod(equation.outvars[0].aval.shape) * inner
+        elif equation.primitive.name == "conv_general_dilated":
+            kernel = equation.invars[1].aval.shape
+            out_feature = equation.params["dimension_numbers"].rhs_spec[0]
+            total += 2.0 * math.prod(equation.outvars[0].aval.shape) * math.prod(kernel) / kernel[out_feature]
+        times = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
+        for value in equation.params.values():
+            for inner in value if isinstance(value, tuple | list) else (value,):
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    total += times * _count(inner)
+    return total
+
+
+def _params(fed: Federation, pool: str) -> Any:
+    start = fed.pools[pool].start
+    return start if start is not None else jax.eval_shape(fed.pools[pool].model.init, keys.root(0))
+
+
+def _rows(fed: Federation) -> tuple[Any, Any]:
+    data = fed.task.held_out
+    return tuple(jax.ShapeDtypeStruct((8, *a.shape[1:]), a.dtype) for a in (data.x, data.y))  # type: ignore[return-value]

@@ -1,0 +1,103 @@
+"""What an experiment will cost before anything is spent: parameters, bytes, operations, and a guess at the time on this machine."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from fedcodist import cost
+from fedcodist.clients import sizes
+from fedcodist.config import Config
+from fedcodist.train import Experiment
+
+EFFICIENCY = 0.25  # of this machine's matrix-product speed that training reaches: a rule of thumb, good to a factor of two
+
+
+def plan(experiment: Experiment) -> dict[str, Any]:
+    """{pools: rows, total: {...}}: for each pool its clients, parameters, bytes a client and round, and operations of the whole run."""
+    fed = experiment.federation
+    expected = cost.expected(fed, experiment.method, experiment.rounds)
+    size = cost.parameters(fed)
+    pools = []
+    for name in fed.names:
+        pool = fed.pools[name]
+        counts = sizes(pool.clients)
+        pools.append(
+            {
+                "pool": name,
+                "parameters": size[name],
+                "clients": len(counts),
+                "examples": sum(counts.values()),
+                "cohort": pool.cohort,
+                "bytes_per_client_and_round": 2 * 4 * size[name],
+                "client_gflops": expected["client_flops"][name] / 1e9,
+                "server_gflops": expected["server_flops"][name] / 1e9,
+                "teachers": ", ".join(f"{j} {w:g}" for j, w in fed.table[name].items()),
+            }
+        )
+    flops = sum(expected["client_flops"].values()) + sum(expected["server_flops"].values())
+    total = {
+        "rounds": experiment.rounds,
+        "client_bytes": sum(expected["client_bytes"].values()),
+        "server_steps": expected["server_steps"],
+        "flops": flops,
+        "seconds": flops / (EFFICIENCY * speed()),
+        "public_examples": len(fed.task.public.x),
+        "held_out_examples": len(fed.task.held_out.x),
+        "test_examples": len(fed.task.test.x),
+    }
+    return {"pools": pools, "total": total, "notes": list(fed.task.notes)}
+
+
+def words(config: Config, planned: dict[str, Any]) -> str:
+    """The plan for eyes."""
+    from fedcodist import settings, tables
+
+    total = planned["total"]
+    rows = [{**row, "bytes_per_client_and_round": size(row["bytes_per_client_and_round"])} for row in planned["pools"]]
+    lines = [
+        f"{config.name}: {settings.plain(config.method)['kind']} on {settings.plain(config.task)['kind']}, {config.rounds} rounds",
+        *(f"data: {note}" for note in planned["notes"]),
+        f"public {total['public_examples']:,} examples, held out {total['held_out_examples']:,}, test {total['test_examples']:,}",
+        "",
+        tables.render(rows),
+        "",
+        f"over the run: {size(total['client_bytes'])} to and from clients, {total['server_steps']:,} distillation steps on the server,",
+        f"{total['flops'] / 1e9:,.0f} GFLOP in all: about {duration(total['seconds'])} a seed on this machine, and some seconds to compile",
+    ]
+    return "\n".join(lines)
+
+
+def speed() -> float:
+    """Floating-point operations a second of a matrix product on this machine, on all its cores."""
+    a = np.ones((512, 512), np.float32)
+    _ = a @ a
+    start, done = time.perf_counter(), 0
+    while time.perf_counter() - start < 0.1:
+        _ = a @ a
+        done += 1
+    return done * 2 * 512**3 / (time.perf_counter() - start)
+
+
+def size(count: float) -> str:
+    """Bytes for eyes.
+
+    >>> size(1_640_000)
+    '1.64 MB'
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def duration(seconds: float) -> str:
+    """Seconds for eyes.
+
+    >>> duration(42.2), duration(4000), duration(100_000)
+    ('42 s', '67 min', '28 h')
+    """
+    return f"{max(seconds, 1):.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

@@ -1,0 +1,89 @@
+"""What a run shows while it works: one live line a run on stderr, and nothing at all when stderr is no terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from fedcodist.session import Event
+
+MARKS = 24  # width of the strip of codistillation marks
+
+
+class Screen:
+    """Draws the events of runs as progress lines: rounds, time left, each pool's held-out accuracy, codistillation marks."""
+
+    def __init__(self, quiet: bool = False):
+        self.live = sys.stderr.isatty() and not quiet
+        self.quiet = quiet
+        self._progress: Any = None
+        self._bars: dict[Path, Any] = {}
+        self._marks: dict[Path, list[bool]] = {}
+
+    def __enter__(self) -> Screen:
+        if self.live:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=16),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(elapsed_when_finished=True),
+                TextColumn("{task.fields[accuracy]}"),
+                TextColumn("{task.fields[marks]}"),
+            )
+            self._progress = Progress(*columns, console=Console(stderr=True), refresh_per_second=5)
+            self._progress.start()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def say(self, text: str) -> None:
+        """A line above the progress; also without a terminal, unless quiet."""
+        if self._progress is not None:
+            self._progress.console.print(text, markup=False, highlight=False)
+        elif not self.quiet:
+            print(text, file=sys.stderr)
+
+    def show(self, event: Event) -> None:
+        """Draw one event."""
+        for note in event.notes:
+            self.say(f"note: {note}")
+        if event.kind == "skipped":
+            self.say(f"already finished: {event.path}")
+            return
+        if self._progress is None:
+            return
+        if event.path not in self._bars:
+            title = f"{event.config.method.kind} seed {event.seed}"
+            self._bars[event.path] = self._progress.add_task(
+                f"{title:18}", total=event.config.rounds, completed=event.t, accuracy="", marks=""
+            )
+            self._marks[event.path] = [False] * MARKS
+        update: dict[str, Any] = {"completed": event.t}
+        if event.held_out:
+            update["accuracy"] = accuracies(event.held_out)
+        if event.codistilled:
+            place = min(MARKS - 1, (event.t - 1) * MARKS // event.config.rounds)
+            self._marks[event.path][place] = True
+            update["marks"] = "".join("*" if mark else "." for mark in self._marks[event.path])
+        self._progress.update(self._bars[event.path], **update)
+
+
+def accuracies(held_out: dict[str, Any]) -> str:
+    """`small 71.2 % large 69.0 %`."""
+    return "  ".join(f"{pool} {100 * domains['all']['accuracy']:.1f}%" for pool, domains in held_out.items())
+
+
+def follow(events: Iterable[Event], screen: Screen) -> Event:
+    """Draw all events of a run; the last one holds its result."""
+    last = None
+    for last in events:
+        screen.show(last)
+    assert last is not None
+    return last
