@@ -89,6 +89,12 @@ def _mean_size(clients: Mapping[str, Any]) -> float:
     return sum(counts) / max(len(counts), 1)
 
 
+def memory_bytes(fed: Federation, workers: int) -> int:
+    """A low estimate of what training holds at once: states before and after a round, gradients, each worker's client, students."""
+    copies = 2 * 3 + 2 + 4 * workers + 4
+    return 4 * copies * sum(parameters(fed).values())
+
+
 def count(function: Any, *args: Any) -> float:
     """Floating-point operations of a function's matrix products and convolutions, for arguments of these shapes.
 

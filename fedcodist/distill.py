@@ -32,7 +32,7 @@ class Distiller:
     """
 
     steps: int = setting(32, ge=1, le=10**6)
-    batch: int = setting(128, ge=1, le=10**6)
+    batch: int = setting(128, ge=1, le=10**6)  # DEVIATION D5: the paper does not say
     loss: str | Callable = "kl"
     mix: Literal["probs", "logits"] = "probs"
     labels: float = setting(0.0, ge=0, le=1)

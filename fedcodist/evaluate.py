@@ -52,14 +52,14 @@ def summarise(fed: Federation, data: Split, sums: Mapping[str, np.ndarray]) -> M
 
 
 def _metrics(objective: Objective, data: Split, sums: Mapping[str, np.ndarray], chosen: np.ndarray) -> dict[str, float]:
-    metrics = objective.summarise({name: value[chosen].sum(0, dtype=np.float64) for name, value in sums.items()})
+    picked = {name: value[chosen].astype(np.float64) for name, value in sums.items()}
+    metrics = objective.summarise({name: value.sum(0) for name, value in picked.items()})
     if data.client is not None:
-        codes = data.client[chosen]
-        of_client = [
-            objective.summarise({name: value[chosen][codes == code].sum(0, dtype=np.float64) for name, value in sums.items()})["accuracy"]
-            for code in np.unique(codes)
-        ]
-        metrics["accuracy_clients"] = float(np.mean(of_client))
+        order = np.argsort(data.client[chosen], kind="stable")
+        starts = np.unique(data.client[chosen][order], return_index=True)[1]
+        by_client = {name: np.add.reduceat(value[order], starts) for name, value in picked.items()}
+        accuracies = [objective.summarise({n: v[k] for n, v in by_client.items()})["accuracy"] for k in range(len(starts))]
+        metrics["accuracy_clients"] = float(np.mean(accuracies))
     return metrics
 
 

@@ -48,10 +48,10 @@ class Federation:
     def names(self) -> tuple[str, ...]:
         """The pools in their canonical order."""
 
-        def place(name: str) -> tuple[int, list[str]]:
+        def place(name: str) -> tuple[int, tuple[str, ...]]:
             pool = self.pools[name]
             shapes = jax.eval_shape(pool.model.init, keys.root(0)) if pool.start is None else pool.start
-            return tree.size(shapes), sorted(pool.clients)
+            return tree.size(shapes), pool.ids
 
         return tuple(sorted(self.pools, key=place))
 
@@ -89,7 +89,8 @@ class Federation:
     def codistill(
         self, how: Distiller, theta: Mapping[str, Params], t: int, key: Key, nth: int, students: Iterable[str] | None = None
     ) -> tuple[dict[str, Params], Info]:
-        """Students from theta, taught by theta: {student: parameters after `steps` steps}. A pool without a teacher is no student.
+        """Students from theta, taught by theta: {student: parameters after `steps` steps}. A pool without a teacher is no student
+        (DEVIATION D3).
 
         `nth` counts the distillations before this one, and with it the place in the stream of public data.
         """

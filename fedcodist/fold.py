@@ -1,4 +1,5 @@
-"""How replies combine. The example-weighted mean (A12), guarded: a reply that is not finite is dropped and counted, never averaged in."""
+"""How replies combine. The example-weighted mean (A12), guarded: a reply that is not finite is dropped and counted, never averaged in
+(DEVIATION D7)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What is learned, as pure functions for compiled programs: how rows become inputs, the loss of a row, the sums behind every metric.
 
 Two objectives: `Classify` (images or plain vectors) and `NextToken` (text). Raw rows stay as they are stored, bytes for images, and are
-cropped, flipped, standardised and mixed inside the program, each image by its own draw (A2, A3, A18, A19).
+cropped, flipped, standardised and mixed inside the program, each image by its own draw (A2, A3, A18, A19; DEVIATION D6).
 """
 
 from __future__ import annotations

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 
 import jax
 import numpy as np
 import optax
 
 from fedcodist import fold, keys, tree
+from fedcodist.clients import sizes
 from fedcodist.schedule import Constant
 from fedcodist.settings import checked, setting
 from fedcodist.types import Array, Examples, Fold, Key, Model, Params, PoolState, Schedule, Tree, Work
@@ -52,11 +53,20 @@ class Pool:
     fold: Fold = fold.mean
     start: Params = None  # given initial parameters, instead of model.init
 
+    @cached_property
+    def ids(self) -> tuple[str, ...]:
+        """The clients in the order of their ids."""
+        return tuple(sorted(self.clients))
+
+    @cached_property
+    def largest(self) -> int:
+        """How many examples the largest client has."""
+        return max(sizes(self.clients).values())
+
     def sample(self, key: Key) -> tuple[str, ...]:
         """The clients of a round: uniform, without replacement, in the order of their ids."""
-        ids = sorted(self.clients)
-        chosen = keys.permutation(key, len(ids))[: self.cohort]
-        return tuple(ids[i] for i in np.sort(chosen))
+        chosen = keys.permutation(key, len(self.ids))[: self.cohort]
+        return tuple(self.ids[i] for i in np.sort(chosen))
 
     def fresh(self, params: Params) -> PoolState:
         """These parameters with the server optimizer at its beginning."""

@@ -1,7 +1,8 @@
 """What a client does: some epochs of SGD on its own data, and the gradient (before minus after) that it sends back.
 
 One function serves every engine. It takes data that may be padded (`n` real rows in front), so a compiled program can hold clients of
-many sizes; loops have dynamic bounds, so padding costs memory and no time. The last batch of an epoch is short, never topped up.
+many sizes; loops have dynamic bounds, so padding costs memory and no time. The last batch of an epoch is short, never
+topped up (DEVIATION D4).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import jax
 import numpy as np
 
-from fedcodist import clients, keys
+from fedcodist import keys
 from fedcodist.settings import checked, setting
 from fedcodist.types import Data, Fold, Folded, Key, Model, Objective, Tree, Work
 
@@ -42,10 +42,9 @@ class Compiled:
         form = self.form if self.form != "auto" else "scan" if jax.default_backend() == "cpu" else "vmap"
         ids = sorted(cohort)
         blocks = [ids[i : i + self.block] for i in range(0, len(ids), self.block)]
-        rows = _capacity(pool)
 
         def run(block: list[str]) -> Tree:
-            data, client_keys = _pack(pool, block, self.block, rows, key)
+            data, client_keys = _pack(pool, block, self.block, key)
             args = pool.model, task.objective, pool.work, pool.fold, form
             return jax.block_until_ready(_run_block(*args, sent, data, client_keys))
 
@@ -83,10 +82,13 @@ def _done(fold: Fold, total: Tree) -> Folded:
     return fold.done(total)
 
 
-def _pack(pool: Pool, block: list[str], places: int, rows: int, key: Key) -> tuple[Data, np.ndarray]:
-    """The clients of a block as one padded array; places without a client have no rows and so no weight."""
+def _pack(pool: Pool, block: list[str], places: int, key: Key) -> tuple[Data, np.ndarray]:
+    """The clients of a block, all padded to the pool's largest so that a pool has one program for all its rounds.
+
+    Places without a client have no rows, and so no weight.
+    """
     like = pool.clients[block[0]]
-    x, y = (np.zeros((places, rows, *a.shape[1:]), a.dtype) for a in map(np.asarray, like))
+    x, y = (np.zeros((places, pool.largest, *a.shape[1:]), a.dtype) for a in map(np.asarray, like))
     n = np.zeros(places, np.int32)
     client_keys = np.zeros((places, 2), np.uint32)
     for place, client in enumerate(block):
@@ -95,17 +97,6 @@ def _pack(pool: Pool, block: list[str], places: int, rows: int, key: Key) -> tup
         x[place, : n[place]], y[place, : n[place]] = examples.x, examples.y
         client_keys[place] = keys.derive(key, client)
     return Data(x, y, n), client_keys
-
-
-_capacities: dict[int, tuple[Any, int]] = {}
-
-
-def _capacity(pool: Pool) -> int:
-    """Rows of the pool's largest client: every block is padded to it, so that a pool has one program for all its rounds."""
-    known = _capacities.get(id(pool.clients))
-    if known is None or known[0] is not pool.clients:
-        known = _capacities[id(pool.clients)] = pool.clients, max(clients.sizes(pool.clients).values())
-    return known[1]
 
 
 @lru_cache
