@@ -19,9 +19,10 @@ import numpy as np
 
 from fedcodist import distill, keys, topology, tree
 from fedcodist.distill import Distiller
-from fedcodist.engines import Engine
+from fedcodist.engines import Ask, Engine
 from fedcodist.engines.compiled import Compiled
 from fedcodist.pool import Pool, server_step
+from fedcodist.settings import Problem, SettingError
 from fedcodist.task import Task
 from fedcodist.types import Info, Key, Params, PoolState, State, Tree
 
@@ -43,6 +44,20 @@ class Federation:
     topology: str | Mapping[str, Mapping[str, float]] = "complete"
     engine: Engine = Compiled()
     rounds: int = 1  # R, which the students' learning rates decay over
+
+    def __post_init__(self) -> None:
+        found = [] if self.pools else [Problem("pools", "none", "at least one pool")]
+        for name, pool in self.pools.items():
+            if pool.name != name:
+                found.append(Problem(f"pools.{name}", f"a pool named {pool.name}", "each pool under its own name"))
+            if not 1 <= pool.cohort <= len(pool.clients):
+                found.append(Problem(f"pools.{name}.cohort", str(pool.cohort), f"1 to its {len(pool.clients)} clients"))
+        if isinstance(self.topology, str) and self.topology not in topology.TOPOLOGIES:
+            found.append(Problem("topology", repr(self.topology), " | ".join(topology.TOPOLOGIES)))
+        elif not isinstance(self.topology, str):
+            found += topology.problems(self.topology, list(self.pools))
+        if found:
+            raise SettingError(found)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -73,11 +88,14 @@ class Federation:
 
     def gradients(self, theta: Mapping[str, Params], t: int, key: Key) -> tuple[dict[str, Tree], Info]:
         """Each pool's client gradient, sum n_k (theta - theta_k) / sum n_k, and what was seen on the way."""
-        grads, info = {}, {}
+        asks = []
         for rank, name in enumerate(self.names):
-            pool = self.pools[name]
-            cohort = pool.sample(keys.derive(key, "cohort", t, rank))
-            folded = self.engine.gather(self.task, pool, theta[name], cohort, keys.derive(key, "client", t, rank))
+            cohort = self.pools[name].sample(keys.derive(key, "cohort", t, rank))
+            asks.append(Ask(self.pools[name], theta[name], cohort, keys.derive(key, "client", t, rank)))
+        grads, info = {}, {}
+        asks.reverse()  # the largest models first: cores then end together
+        for (pool, *_), folded in zip(asks, self.engine.gather(self.task, asks), strict=True):
+            name = pool.name
             if int(folded.used) == 0:
                 raise Diverged("every client's gradient", name, t)
             grads[name] = folded.value

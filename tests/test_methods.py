@@ -161,3 +161,17 @@ def test_a_client_that_diverges_is_dropped_and_the_rest_goes_on():
         object.__setattr__(pool, "clients", poisoned)
     after, info = one_round(fed, FedAvg())
     assert info["a"]["dropped"] == 1 and after["a"] == pytest.approx(0.5)  # Anna alone: 0 - (-0.5)
+
+
+def test_a_federation_refuses_pools_that_cannot_work():
+    import dataclasses
+
+    from fedcodist.settings import SettingError
+
+    fed = scalar_federation()
+    with pytest.raises(SettingError, match="pools.x: got a pool named a"):
+        dataclasses.replace(fed, pools={"x": fed.pools["a"]})
+    with pytest.raises(SettingError, match="pools.a.cohort: got 3; allowed 1 to its 2 clients"):
+        dataclasses.replace(fed, pools={"a": dataclasses.replace(fed.pools["a"], cohort=3)})
+    with pytest.raises(SettingError, match="topology.a.c: got an unknown pool"):
+        dataclasses.replace(fed, topology={"a": {"c": 1.0}})

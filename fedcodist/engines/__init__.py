@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fedcodist.types import Folded, Key, Tree
 
@@ -12,11 +12,23 @@ if TYPE_CHECKING:
     from fedcodist.task import Task
 
 
-class Engine(Protocol):
-    """Gathers the replies of a cohort, and maps server work over the machine."""
+class Ask(NamedTuple):
+    """What is asked of a cohort: to do the pool's work with what it is sent."""
 
-    def gather(self, task: Task, pool: Pool, sent: Tree, cohort: Sequence[str], key: Key) -> Folded:
-        """Send `sent` to these clients, let each do the pool's work, and fold their replies in an order that nothing can change."""
+    pool: Pool
+    sent: Tree
+    cohort: Sequence[str]
+    key: Key
+
+
+class Engine(Protocol):
+    """Gathers the replies of cohorts, and maps server work over the machine."""
+
+    def gather(self, task: Task, asks: Sequence[Ask]) -> list[Folded]:
+        """Let every client of every ask work, and fold each ask's replies in an order that nothing can change.
+
+        All pools are asked at once, so that an engine can keep its cores busy with one while another comes to its end.
+        """
         ...
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:

@@ -10,16 +10,20 @@ On a GPU the clients of a block run under vmap instead, which fills the device; 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import jax
 import numpy as np
 
 from fedcodist import keys
+from fedcodist.engines import Ask
 from fedcodist.settings import checked, setting
 from fedcodist.types import Data, Fold, Folded, Key, Model, Objective, Tree, Work
 
@@ -38,20 +42,22 @@ class Compiled:
     block: int = setting(5, ge=1, le=1024)
     form: Literal["auto", "scan", "vmap"] = "auto"
 
-    def gather(self, task: Task, pool: Pool, sent: Tree, cohort: Sequence[str], key: Key) -> Folded:
+    def gather(self, task: Task, asks: Sequence[Ask]) -> list[Folded]:
         form = self.form if self.form != "auto" else "scan" if jax.default_backend() == "cpu" else "vmap"
-        ids = sorted(cohort)
-        blocks = [ids[i : i + self.block] for i in range(0, len(ids), self.block)]
+        blocks = [(a, block) for a, ask in enumerate(asks) for block in _blocks(ask.cohort, self.block)]
 
-        def run(block: list[str]) -> Tree:
+        def run(item: tuple[int, list[str]]) -> tuple[int, Tree]:
+            a, block = item
+            pool, sent, _, key = asks[a]
             data, client_keys = _pack(pool, block, self.block, key)
-            args = pool.model, task.objective, pool.work, pool.fold, form
-            return jax.block_until_ready(_run_block(*args, sent, data, client_keys))
+            statics = pool.model, task.objective, pool.work, pool.fold, form
+            with _first_alone((statics, data.x.shape)):
+                return a, jax.block_until_ready(_run_block(*statics, sent, data, client_keys))
 
-        total = None
-        for part in self.map(run, blocks):
-            total = part if total is None else _join(pool.fold, total, part)
-        return _done(pool.fold, total)
+        totals: dict[int, Tree] = {}
+        for a, part in self.map(run, blocks):  # in the order of the blocks, whoever ran them
+            totals[a] = _join(asks[a].pool.fold, totals[a], part) if a in totals else part
+        return [_done(ask.pool.fold, totals[a]) for a, ask in enumerate(asks)]
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
         return _threads(self.workers or len(os.sched_getaffinity(0))).map(function, items)
@@ -97,6 +103,26 @@ def _pack(pool: Pool, block: list[str], places: int, key: Key) -> tuple[Data, np
         x[place, : n[place]], y[place, : n[place]] = examples.x, examples.y
         client_keys[place] = keys.derive(key, client)
     return Data(x, y, n), client_keys
+
+
+def _blocks(cohort: Sequence[str], size: int) -> list[list[str]]:
+    ids = sorted(cohort)
+    return [ids[i : i + size] for i in range(0, len(ids), size)]
+
+
+_compiling: defaultdict[Hashable, Lock] = defaultdict(Lock)
+_compiled: set[Hashable] = set()
+
+
+@contextmanager
+def _first_alone(program: Hashable) -> Iterator[None]:
+    """The first call of a program alone: threads that meet it for the first time together would each compile it."""
+    if program in _compiled:
+        yield
+        return
+    with _compiling[program]:
+        yield
+    _compiled.add(program)
 
 
 @lru_cache

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fedcodist import keys
+from fedcodist.engines import Ask
 from fedcodist.types import Data, Folded, Key, Tree
 
 if TYPE_CHECKING:
@@ -23,15 +24,19 @@ class Serial:
 
     kind: ClassVar[str] = "serial"
 
-    def gather(self, task: Task, pool: Pool, sent: Tree, cohort: Sequence[str], key: Key) -> Folded:
-        total = None
+    def gather(self, task: Task, asks: Sequence[Ask]) -> list[Folded]:
         with jax.disable_jit():
-            for client in sorted(cohort):
-                x, y = pool.clients[client]
-                data = Data(jnp.asarray(x), jnp.asarray(y), jnp.int32(len(x)))
-                reply = pool.work(pool.model, task.objective, sent, data, keys.derive(key, client))
-                total = pool.fold.add(pool.fold.zero(reply) if total is None else total, reply)
-            return pool.fold.done(total)
+            return [_gather(task, *ask) for ask in asks]
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
         return map(function, items)
+
+
+def _gather(task: Task, pool: Pool, sent: Tree, cohort: Sequence[str], key: Key) -> Folded:
+    total = None
+    for client in sorted(cohort):
+        x, y = pool.clients[client]
+        data = Data(jnp.asarray(x), jnp.asarray(y), jnp.int32(len(x)))
+        reply = pool.work(pool.model, task.objective, sent, data, keys.derive(key, client))
+        total = pool.fold.add(pool.fold.zero(reply) if total is None else total, reply)
+    return pool.fold.done(total)

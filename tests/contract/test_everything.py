@@ -9,7 +9,7 @@ import pytest
 from worlds import SHORT, TASK, finish, gauss_federation, methods, same_bits
 
 from fedcodist import keys
-from fedcodist.engines import compiled
+from fedcodist.engines import Ask, compiled
 from fedcodist.engines.compiled import Compiled
 from fedcodist.engines.serial import Serial
 from fedcodist.fold import FOLDS
@@ -66,7 +66,7 @@ def test_workers_and_order_of_clients_change_no_bit(form):
         cohort = sorted(TASK.clients)
         if shuffle:
             np.random.default_rng(workers).shuffle(cohort)
-        states.append(fed.engine.gather(TASK, fed.pools["small"], theta, cohort, keys.root(3)))
+        states += fed.engine.gather(TASK, [Ask(fed.pools["small"], theta, cohort, keys.root(3))])
     assert all(same_bits(states[0], other) for other in states[1:])
 
 
@@ -74,7 +74,7 @@ def test_serial_does_not_see_the_order_of_clients():
     fed = gauss_federation(engine=Serial())
     theta = fed.init(keys.root(0))["small"].params
     cohort = sorted(TASK.clients)[:4]
-    gathered = [fed.engine.gather(TASK, fed.pools["small"], theta, c, keys.root(3)) for c in (cohort, cohort[::-1])]
+    gathered = [fed.engine.gather(TASK, [Ask(fed.pools["small"], theta, c, keys.root(3))]) for c in (cohort, cohort[::-1])]
     assert same_bits(*gathered)
 
 
