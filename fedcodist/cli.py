@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import io
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fedcodist.errors import ConfigError, Failure, Interrupted
+from fedcodist.settings import one_line
 from fedcodist.tables import FORMATS
 
 
@@ -27,11 +29,13 @@ class Parser(argparse.ArgumentParser):
     """argparse with one-line errors, the nearest flag for a typo, and no flag twice."""
 
     def error(self, message: str) -> NoReturn:
-        unknown = re.search(r"unrecognized arguments: (\S+)", message)
         known = [flag for action in self._actions for flag in action.option_strings]
-        close = difflib.get_close_matches(unknown[1].split("=")[0], known, n=1) if unknown else []
+        wrong = re.search(r"unrecognized arguments: ([^\s=]+)", message)
+        if chosen := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message):
+            wrong, known = chosen, re.findall(r"[\w-]+", chosen[2])
+        close = difflib.get_close_matches(wrong[1], known, n=1) if wrong else []
         hint = f"; did you mean {close[0]}?" if close else f"; see {self.prog} --help"
-        raise ConfigError(f"{self.prog}: {message}{hint}")
+        raise ConfigError(one_line(f"{self.prog}: {message}{hint}"))
 
 
 class Once(argparse.Action):
@@ -92,6 +96,7 @@ def parser() -> Parser:
     )
     run.add_argument("--twin", action="store_true", help="train plain FedAvg on the same seeds, clients and batches too, and compare")
     run.add_argument("--name", action=Once, help="of the run directory (default: the config's)")
+    run.add_argument("--restart", action="store_true", help="set aside what these runs have computed, deleting nothing, and begin again")
     run.add_argument("--strict", action="store_true", help="refuse warnings, and a resume that is not bit-identical")
     show = verb(
         "show",
@@ -123,9 +128,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
     debug, as_json = "--debug" in argv, re.search(r"--errors[ =]json", " ".join(argv)) is not None
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr does: a name that the terminal cannot show is no reason to fail
     try:
         top = parser()
-        args = top.parse_args(argv)
+        args, unknown = top.parse_known_args(argv)
+        if unknown:
+            verbs = next(action for action in top._actions if isinstance(action, argparse._SubParsersAction))
+            verbs.choices.get(args.verb, top).error(f"unrecognized arguments: {' '.join(unknown)}")
         if args.version:
             from fedcodist import __version__
 
@@ -148,6 +158,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except MemoryError:
         return _fail(["memory: not enough; smaller models, batches or fewer --workers need less"], 9, as_json)
+    except OSError as error:
+        if debug:
+            traceback.print_exc()
+        return _fail([one_line(f"{error.filename or 'output'}: {error.strerror or error}")], 6, as_json)
     except Interrupted as signal:
         print("interrupted: the last completed round is saved; the same command goes on from there", file=sys.stderr)
         return signal.code
@@ -179,7 +193,7 @@ def _bug(error: Exception, as_json: bool) -> int:
 def _demo(args: argparse.Namespace) -> int:
     from fedcodist import config
 
-    args.config, args.set, args.clamp, args.name, args.strict = "quick/demo", [], False, None, False
+    args.config, args.set, args.clamp, args.name, args.strict, args.restart = "quick/demo", [], False, None, False, False
     base = _read(args)
     arms = [config.twin(base), config.read("quick/demo-periodic"), base]
     return _run_arms(args, arms, opening=DEMO)
@@ -209,11 +223,13 @@ def _run(args: argparse.Namespace) -> int:
 
 def _run_arms(args: argparse.Namespace, arms: list[Any], opening: str = "") -> int:
     _prepare_jax()
-    from fedcodist import compare, report, runs, screen, session, tables
+    from fedcodist import compare, config, report, runs, screen, session, tables
 
     root = Path(args.out)
     seeds = _seeds(args, arms, root)
     task = arms[0].task.load()
+    for arm in arms:
+        config.assemble(arm, task, seeds[0], args.clamp)  # or the last arm could be refused after the first one is trained
     last = []
     with screen.Screen(args.quiet) as display:
         if opening:
@@ -222,7 +238,7 @@ def _run_arms(args: argparse.Namespace, arms: list[Any], opening: str = "") -> i
             display.say(f"data: {note}")
         for seed in seeds:
             for arm in arms:
-                events = session.perform(arm, task, seed, root, clamp=args.clamp, strict=args.strict)
+                events = session.perform(arm, task, seed, root, clamp=args.clamp, strict=args.strict, restart=args.restart)
                 last.append(screen.follow(events, display))
     recorded = [runs.read(event.path) for event in last]
     rows = compare.results(recorded)
@@ -264,7 +280,7 @@ def _seeds(args: argparse.Namespace, arms: list[Any], root: Path) -> list[int]:
 def _parse_seeds(text: str) -> list[int]:
     seeds: list[int] = []
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        match = re.fullmatch(r"\s*(\d{1,19})(?:-(\d{1,19}))?\s*", part)
         if not match or int(match[2] or match[1]) >= 2**63 or int(match[2] or match[1]) < int(match[1]):
             raise ConfigError(f"--seeds: got {part!r}; allowed integers from 0 to 2**63 - 1, as in 0, 0,1,2 or 0-4")
         if int(match[2] or match[1]) - int(match[1]) >= 10_000:
@@ -302,6 +318,7 @@ def _list(args: argparse.Namespace) -> int:
 def _compare(args: argparse.Namespace) -> int:
     from fedcodist import compare, tables
 
+    _find(args.runs)
     print(tables.render(compare.of_paths([Path(run) for run in args.runs], args.split), args.format))
     return 0
 
@@ -309,12 +326,19 @@ def _compare(args: argparse.Namespace) -> int:
 def _report(args: argparse.Namespace) -> int:
     from fedcodist import report, runs
 
-    found = [path for given in args.runs for path in runs.find(Path(given))]
-    if not found:
-        raise ConfigError(f"report: got {args.runs[0]}; allowed a run directory, or one that holds runs")
-    page = report.write([runs.read(path) for path in found], Path(args.out or args.runs[0]))
+    page = report.write([runs.read(path) for path in _find(args.runs)], Path(args.out or args.runs[0]))
     print(json.dumps({"report": str(page)}) if args.format == "json" else page)
     return 0
+
+
+def _find(given: list[str]) -> list[Path]:
+    """The runs at or under these paths. One that holds none is a failure that names those nearby."""
+    from fedcodist import runs
+
+    found = []
+    for path in map(Path, given):
+        found += runs.find(path) or [runs.read(path).path]
+    return found
 
 
 VERBS = {"demo": _demo, "run": _run, "show": _show, "list": _list, "compare": _compare, "report": _report}

@@ -94,11 +94,15 @@ def read(path: str | Path, assignments: Sequence[str] = ()) -> Config:
     """The config in a file, or a shipped one by its name such as quick/images. Raises ConfigError with everything that is wrong."""
     source = toml.override(_source(path), list(assignments))
     problems: list[Problem] = []
+    inherited: set[str] = set()
     table = dict(source.table)
     table.setdefault("name", Path(source.name).stem)
     if isinstance(table.get("pools"), dict):
-        table["pools"] = _inherit(table["pools"], problems)
+        table["pools"], inherited = _inherit(table["pools"], problems)
     config = settings.read_part(Config, table, "", problems)
+    problems = [
+        p for p in problems if not any(p.path == key or p.path.startswith(f"{key}.") for key in inherited)
+    ]  # told once, at its source
     if config is not None:
         problems += _relations(config)
     if problems or config is None:
@@ -215,20 +219,34 @@ def _hash(total: Any, *arrays: Any) -> None:
             total.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
 
 
-def _source(path: str | Path) -> toml.Source:
+def _source(path: str | Path, seen: tuple[str, ...] = ()) -> toml.Source:
+    """A file or a shipped config, on top of the config that it is `like`: whole keys replace whole keys, pools go by name."""
     known = shipped()
     if str(path) in known and not Path(path).is_file():
-        return toml.parse(known[str(path)].read_bytes(), str(path))
-    try:
-        return toml.read(Path(path))
-    except ConfigError as error:
-        hint = settings.nearest(path, known)
-        raise ConfigError(f"{error}{f' ({hint})' if hint else ''}") from None
+        source = toml.parse(known[str(path)].read_bytes(), str(path))
+    else:
+        try:
+            source = toml.read(Path(path))
+        except ConfigError as error:
+            hint = settings.nearest(path, known)
+            raise ConfigError(f"{error}{f' ({hint})' if hint else ''}") from None
+    if "like" not in source.table:
+        return source
+    other = source.table.pop("like")
+    where = source.where("like")
+    if not isinstance(other, str) or len(seen) >= 8:
+        raise ConfigError(f"like: got {settings.show(other)}; allowed a shipped config or a path beside this one, no cycle ({where})")
+    base = _source(other if other in known else Path(path).parent / other, (*seen, str(path))).table
+    both = [table["pools"] for table in (base, source.table) if isinstance(table.get("pools", 0), dict)]
+    pools = {"pools": {**both[0], **both[1]}} if len(both) == 2 else {}
+    return source._replace(table={**base, **source.table, **pools})
 
 
 def _say(problems: list[Problem], source: toml.Source) -> list[str]:
     lines = [
-        f"{p.path or 'config'}: got {p.got}; allowed {p.allowed} ({source.where(p.path)})" + (f" {p.hint}" if p.hint else "")
+        settings.one_line(
+            f"{p.path or 'config'}: got {p.got}; allowed {p.allowed} ({source.where(p.path)})" + (f" {p.hint}" if p.hint else "")
+        )
         for p in problems
     ]
     if len(lines) > MAX_PROBLEMS:
@@ -236,8 +254,9 @@ def _say(problems: list[Problem], source: toml.Source) -> list[str]:
     return lines
 
 
-def _inherit(pools: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
-    """Each pool with the keys of the pool that it is `like`."""
+def _inherit(pools: dict[str, Any], problems: list[Problem]) -> tuple[dict[str, Any], set[str]]:
+    """Each pool with the keys of the pool that it is `like`, and the dotted keys that it only has from there."""
+    inherited: set[str] = set()
 
     def resolve(name: str, seen: tuple[str, ...]) -> dict[str, Any]:
         given = pools[name]
@@ -250,9 +269,12 @@ def _inherit(pools: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
             problems.append(Problem(f"pools.{name}.like", settings.show(other), " | ".join(allowed) or "nothing"))
             return rest
         base = resolve(other, (*seen, name))
-        return {**base, **rest} if isinstance(base, dict) else rest
+        if not isinstance(base, dict):
+            return rest
+        inherited.update(settings.join(settings.join("pools", name), key) for key in base if key not in rest)
+        return {**base, **rest}
 
-    return {name: resolve(name, ()) for name in pools}
+    return {name: resolve(name, ()) for name in pools}, inherited
 
 
 def _relations(config: Config) -> list[Problem]:
@@ -276,9 +298,12 @@ def _relations(config: Config) -> list[Problem]:
         found.append(Problem("topology", settings.show(config.topology), f"{' | '.join(allowed)}, or a table", hint))
     alpha = getattr(config.method, "alpha", None)
     if isinstance(alpha, Mapping):
-        for name in alpha:
+        for name, value in alpha.items():
+            where = settings.join("method.alpha", name)
             if name not in names:
-                found.append(Problem(f"method.alpha.{name}", "an unknown pool", " | ".join(names), settings.nearest(name, names)))
+                found.append(Problem(where, "an unknown pool", " | ".join(names), settings.nearest(name, names)))
+            elif isinstance(value, Mapping):
+                found.append(Problem(where, "a table without kind", "a number >= 0 and <= 1, or a schedule"))
     for name, pool in config.pools.items():
         choice = pool.clients
         if sum(bool(c) for c in (choice.take, choice.share, choice.ids)) > 1:
@@ -324,7 +349,7 @@ def _clients(task: Task, given: PoolConfig, everyone: list[str], path: str, prob
         domain = task.domains.index(given.domain)
     clients = task.clients.only(chosen, domain) if isinstance(task.clients, Clients) else {c: task.clients[c] for c in chosen}
     if not any(sizes(clients).values()):
-        problems.append(Problem(f"{path}.clients", "no client with an example", "at least one"))
+        raise DataError(f"{path}.clients: got no client with an example; allowed at least one")
     return clients
 
 

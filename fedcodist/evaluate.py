@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedcodist.errors import DataError
 from fedcodist.federation import Federation
 from fedcodist.types import Model, Objective, Params, Split
 
@@ -28,6 +29,8 @@ def evaluate(fed: Federation, models: Mapping[str, Params], split: str = "held_o
 def measure(fed: Federation, pool: str, params: Params, data: Split) -> dict[str, np.ndarray]:
     """The sums of every row of a split, under one model."""
     model, objective = fed.pools[pool].model, fed.task.objective
+    if not len(data.x):
+        raise DataError(f"task {fed.task.name}: got a split without rows; allowed at least one to evaluate on")
     batch = _batch(model, objective, params, data)
     starts = range(0, len(data.x), batch)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -57,9 +58,12 @@ def resolve(loss: str | Loss) -> Loss:
     if not (module and name):
         raise ValueError(f"distillation loss: got {loss!r}; allowed {', '.join(LOSSES)} or module:function")
     try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
+        found: Any = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"distillation loss: got {loss!r}, which cannot be imported ({error})") from None
+    if not callable(found):
+        raise ValueError(f"distillation loss: got {loss!r}, which is no function (but {type(found).__name__})")
+    return found
 
 
 def _kl(p: Array, q: Array) -> Array:

@@ -31,10 +31,7 @@ class Images:
 
     def see(self, x: Array, key: Any = None) -> Array:
         """[batch, size, size, channels] float32."""
-        x = self._crop(x, None if key is None else jax.random.fold_in(key, 0))
-        if key is not None and self.flip:
-            x = _flip(x, jax.random.fold_in(key, 1), axis=2)
-        return standardise(x)
+        return standardise(self._centre(x) if key is None else self._crop_and_flip(x, key))
 
     def see_public(self, x: Array, key: Any = None) -> Array:
         """As `see`, then flipped both ways and mixed with other images of the batch."""
@@ -45,16 +42,22 @@ class Images:
             x = _flip(_flip(x, jax.random.fold_in(key, 2), axis=2), jax.random.fold_in(key, 3), axis=1)
         return mixup(x, jax.random.fold_in(key, 4), self.mixup_beta) if self.mixup_beta > 0 else x
 
-    def _crop(self, x: Array, key: Any) -> Array:
-        if x.shape[1] == self.size and (key is None or self.pad == 0):
-            return x
-        if key is None:
-            top, left = (x.shape[1] - self.size) // 2, (x.shape[2] - self.size) // 2
-            return x[:, top : top + self.size, left : left + self.size]
+    def _centre(self, x: Array) -> Array:
+        top, left = (x.shape[1] - self.size) // 2, (x.shape[2] - self.size) // 2
+        return x[:, top : top + self.size, left : left + self.size]
+
+    def _crop_and_flip(self, x: Array, key: Any) -> Array:
+        """One gather for both: rows and columns of each image by its own draw, columns backwards where the coin says so."""
+        images = len(x)
         x = jnp.pad(x, ((0, 0), (self.pad, self.pad), (self.pad, self.pad), (0, 0)))
         room = jnp.array([x.shape[1] - self.size + 1, x.shape[2] - self.size + 1])
-        corner = jax.random.randint(key, (len(x), 2), 0, room)
-        return jax.vmap(lambda image, at: jax.lax.dynamic_slice(image, (at[0], at[1], 0), (self.size, self.size, x.shape[3])))(x, corner)
+        corner = jax.random.randint(jax.random.fold_in(key, 0), (images, 2), 0, room)
+        across = jnp.broadcast_to(jnp.arange(self.size), (images, self.size))
+        if self.flip:
+            coin = jax.random.bernoulli(jax.random.fold_in(key, 1), 0.5, (images, 1))
+            across = jnp.where(coin, across[:, ::-1], across)
+        rows, columns = corner[:, :1] + jnp.arange(self.size), corner[:, 1:] + across
+        return x[jnp.arange(images)[:, None, None], rows[:, :, None], columns[:, None, :]]
 
 
 @dataclass(frozen=True)

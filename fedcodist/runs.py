@@ -10,22 +10,20 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
-import platform
 import re
 import shutil
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedcodist import checkpoint
 from fedcodist.checkpoint import BadName, CheckpointError, Damaged, Lines, RunError, StorageError, canonical, say, storing
+from fedcodist.environment import differences, fingerprint
 from fedcodist.settings import show
 
 if TYPE_CHECKING:
@@ -131,7 +129,7 @@ class Run:
                 changes = _changes(stored["config"], wanted, harmless)
                 if changes:
                     more = f", and {len(changes) - 20} more" if len(changes) > 20 else ""
-                    message = f"{say(path)}: this run has another config: {', '.join(changes[:20])}{more}; use another name"
+                    message = f"{say(path)}: this run has another config: {', '.join(changes[:20])}{more}; use another --name"
                     raise Mismatch(message, changes)
             found = json.loads(canonical(fingerprint() if environment is None else environment))
             run._settle_environment(found, strict)  # before config.json: with a config, a run is complete
@@ -201,7 +199,7 @@ class Run:
         bad |= dict.fromkeys(sorted(self._checkpoints.glob("corrupt-*")), "set aside earlier")
         if bad:
             listed = "; ".join(f"{directory.name} ({why})" for directory, why in bad.items())
-            raise CheckpointError(f"{say(self._checkpoints)}: no good checkpoint: {listed}; all kept; restart to begin again")
+            raise CheckpointError(f"{say(self._checkpoints)}: no good checkpoint: {listed}; all kept; --restart begins again")
         if journal.size:
             self.notes.append(f"no checkpoint yet: beginning again ({journal.size} bytes of {JOURNAL} dropped)")
         journal.cut(0)
@@ -211,6 +209,8 @@ class Run:
         """Set everything computed so far aside into `before-<n>/` and begin again. Deletes nothing. Call it before `resume`."""
         if self._journal is not None:
             raise RuntimeError("restart comes before resume")
+        if not any(os.path.lexists(self.path / name) for name in (RESULT, JOURNAL, TIMING)) and not any(self._checkpoints.iterdir()):
+            return  # a new run
         aside = _free(self.path / "before")
         checkpoint.make_directory(aside)
         for name in (RESULT, JOURNAL, TIMING, CHECKPOINTS):  # checkpoints last: without a journal they are refused, not the reverse
@@ -407,58 +407,6 @@ def find(path: str | Path, depth: int = 4) -> list[Path]:
     return sorted(_find([Path(path)], depth))
 
 
-def fingerprint() -> dict[str, Any]:
-    """What the bits of a result may depend on besides the config (R9)."""
-    import jax
-    import numpy as np
-
-    model, flags = _cpu()
-    blas = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})  # type: ignore[union-attr]
-    versions = {name: _version(name) for name in ("numpy", "jax", "jaxlib", "optax", "fedcodist")}
-    return {
-        "python": platform.python_version(),
-        **versions,
-        "blas": f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip(),
-        "platform": f"{platform.system()} {platform.machine()}",
-        "cpu": model,
-        "cpu_flags": hashlib.sha256(flags.encode()).hexdigest()[:16],
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
-        "backend": jax.default_backend(),
-    }
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """What changed between two fingerprints, in words.
-
-    >>> differences({"jax": "0.10.1", "cores": 2}, {"jax": "0.10.2", "cores": 2})
-    ['jax 0.10.1 -> 0.10.2']
-    """
-    keys = [key for key in [*old, *(key for key in new if key not in old)] if old.get(key) != new.get(key)]
-    return [f"{key} {_word(old.get(key))} -> {_word(new.get(key))}" for key in keys]
-
-
-def _word(value: Any) -> str:
-    return "nothing" if value in (None, "") else show(value).strip("'")
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "unknown"
-
-
-def _cpu() -> tuple[str, str]:
-    """Model and flags of the first core; the kernels that XLA and BLAS choose depend on the flags."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(errors="replace").split("\n\n")[0]
-    except OSError:
-        return platform.processor() or "unknown", ""
-    facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
-    return facts.get("model name", platform.processor() or "unknown"), facts.get("flags", facts.get("Features", ""))
-
-
 def _changes(old: Any, new: Any, harmless: AbstractSet[str]) -> list[str]:
     """`alpha: 0.5 -> 0.7` for each leaf that differs and matters."""
     before, after = dict(_leaves(old)), dict(_leaves(new))
@@ -490,7 +438,7 @@ def _stored_config(path: Path) -> dict[str, Any] | None:
     with storing(path):
         odd = sorted(entry.name for entry in path.iterdir() if entry.name not in (LOCK, ENVIRONMENT) and not entry.name.startswith(".tmp-"))
     if odd:
-        raise CheckpointError(f"{say(path)}: exists, and is no run ({CONFIG} is missing beside {say(odd[0])}); use another name")
+        raise CheckpointError(f"{say(path)}: exists, and is no run ({CONFIG} is missing beside {say(odd[0])}); use another --name")
     return None
 
 
@@ -576,7 +524,7 @@ def _nearby(path: Path) -> list[Path]:
     """Runs at or under the path, else under its nearest parents that have any: a few levels, and not the whole disk."""
     path = Path(os.path.abspath(path))
     for place in [path, *path.parents][:4]:
-        found = sorted(_find([place], 3, budget=2000))
+        found = sorted(_find([place], 4, budget=2000))  # runs/name/arm/seed-0
         if found:
             return found
     return []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Generator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +81,11 @@ def accuracies(held_out: dict[str, Any]) -> str:
     return "  ".join(f"{pool} {100 * domains['all']['accuracy']:.1f}%" for pool, domains in held_out.items())
 
 
-def follow(events: Iterable[Event], screen: Screen) -> Event:
+def follow(events: Generator[Event, None, None], screen: Screen) -> Event:
     """Draw all events of a run; the last one holds its result."""
     last = None
-    for last in events:
-        screen.show(last)
+    with closing(events):  # an interrupted run saves its last round before anything else happens
+        for last in events:
+            screen.show(last)
     assert last is not None
     return last

@@ -7,10 +7,11 @@ rounds but never inside a save; the last completed round is then committed, so n
 from __future__ import annotations
 
 import math
+import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ import jax
 
 from fedcodist import cost, keys, runs
 from fedcodist.config import HARMLESS, Config, assemble, digest, identity, plain
+from fedcodist.engines.compiled import cores
 from fedcodist.errors import Failure, Interrupted
 from fedcodist.evaluate import evaluate
 from fedcodist.federation import Diverged
@@ -40,6 +42,12 @@ class Event:
     codistilled: tuple[str, ...] = ()
     result: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
+
+
+class NoMemory(Failure):
+    """The models are larger than this machine."""
+
+    code = 9
 
 
 class DivergedRun(Failure):
@@ -87,13 +95,23 @@ class Signals:
         raise Interrupted(signum)
 
 
-def perform(config: Config, task: Task, seed: int, root: Path, *, clamp: bool = False, strict: bool = False) -> Iterator[Event]:
-    """Train one seed of a config in its run directory, from wherever it stands. A finished run is skipped."""
+def perform(
+    config: Config, task: Task, seed: int, root: Path, *, clamp: bool = False, strict: bool = False, restart: bool = False
+) -> Generator[Event, None, None]:
+    """Train one seed of a config in its run directory, from wherever it stands. A finished run is skipped. `restart` sets aside what is
+    there, deleting nothing, and begins again."""
     experiment = assemble(config, task, seed, clamp)
     content = digest(task)
     table = {**plain(config), "data": content}
+    _check_memory(experiment)
     path = runs.run_path(root, config.name, config.method.kind, seed)
-    with Signals() as signals, runs.Run.open(path, table, set(HARMLESS), strict=strict) as run:
+    needs = 3 * 4 * sum(cost.parameters(experiment.federation).values())  # parameters and Adam's two moments, in float32
+    with (
+        Signals() as signals,
+        runs.Run.open(path, table, set(HARMLESS), checkpoint_bytes=needs, keep=config.keep, strict=strict) as run,
+    ):
+        if restart:
+            run.restart()
         if run.finished is not None:
             yield Event("skipped", path, config, seed, config.rounds, result=run.finished, notes=tuple(run.notes))
             return
@@ -116,7 +134,7 @@ def perform(config: Config, task: Task, seed: int, root: Path, *, clamp: bool = 
                         committed = done
                 codistilled = tuple(name for name, info in step.info.items() if info.get("codistilled"))
                 yield Event("round", path, config, seed, done, held_out, codistilled)
-        except Interrupted:
+        except (Interrupted, GeneratorExit):  # the signal may come while whoever consumes this has the floor
             with signals.shield():
                 if done > committed:
                     run.commit(done, state)
@@ -128,6 +146,20 @@ def perform(config: Config, task: Task, seed: int, root: Path, *, clamp: bool = 
             result = _result(experiment, run, state, identity(config, content))
             run.finish(result)
         yield Event("finished", path, config, seed, config.rounds, result=result)
+
+
+def _check_memory(experiment: Experiment) -> None:
+    """Refuse a model that cannot fit before anything is written (R11)."""
+    needs = cost.memory_bytes(experiment.federation, getattr(experiment.federation.engine, "workers", 0) or cores())
+    try:
+        has = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return  # a system that does not say
+    if needs > has:
+        sizes = ", ".join(f"{name} {count:,}" for name, count in cost.parameters(experiment.federation).items())
+        raise NoMemory(
+            f"memory: got models of {sizes} parameters, which need {needs / 1e9:.1f} GB; allowed this machine's {has / 1e9:.1f} GB"
+        )
 
 
 def _result(experiment: Experiment, run: Any, state: Any, digest: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -28,7 +29,7 @@ class Problem(NamedTuple):
     hint: str = ""
 
     def __str__(self) -> str:
-        return f"{self.path}: got {self.got}; allowed {self.allowed}" + (f" ({self.hint})" if self.hint else "")
+        return one_line(f"{self.path}: got {self.got}; allowed {self.allowed}" + (f" ({self.hint})" if self.hint else ""))
 
 
 class SettingError(ValueError):
@@ -74,7 +75,7 @@ def read(want: Any, value: Any, path: str, problems: list[Problem], field: datac
     if field and field.metadata.get("reader"):
         return field.metadata["reader"](value, path, problems)
     if kinds is not None:
-        return read_kind(kinds, value, path, problems)
+        return read_kind(kinds, value, path, problems, field.default if field else None)
     if origin in (typing.Union, types.UnionType):
         return _read_union(args, value, path, problems, field)
     if origin is Literal:
@@ -92,18 +93,20 @@ def read(want: Any, value: Any, path: str, problems: list[Problem], field: datac
         if not isinstance(value, dict):
             problems.append(Problem(path, show(value), "a table"))
             return None
-        return {k: read(args[1], v, f"{path}.{k}", problems) for k, v in value.items()}
+        return {k: read(args[1], v, join(path, k), problems) for k, v in value.items()}
     if dataclasses.is_dataclass(want):
         return read_part(want, value, path, problems)
     return _read_scalar(want, value, path, problems, field)
 
 
-def read_kind(kinds: Registry, value: Any, path: str, problems: list[Problem]) -> Any:
-    """A part chosen by name: `"name"`, or a table with `kind = "name"` and the part's own fields."""
+def read_kind(kinds: Registry, value: Any, path: str, problems: list[Problem], default: Any = None) -> Any:
+    """A part chosen by name: `"name"`, or a table with `kind = "name"` and the part's own fields. Fields of the default need no kind."""
     table = {"kind": value} if isinstance(value, str) else value
     if not isinstance(table, dict):
         problems.append(Problem(path, show(value), f"a name or a table with kind = {' | '.join(kinds)}"))
         return None
+    if "kind" not in table and table and dataclasses.is_dataclass(default) and set(table) <= {f.name for f in dataclasses.fields(default)}:
+        return read_part(type(default), table, path, problems)
     if "kind" not in table:
         problems.append(Problem(f"{path}.kind", "nothing", " | ".join(kinds)))
         return None
@@ -147,10 +150,25 @@ def nearest(name: Any, known: Any) -> str:
     return f"did you mean {close[0]}?" if close else ""
 
 
+def number_hint(value: Any) -> str:
+    """What to do about a number that came as text."""
+    if not isinstance(value, str):
+        return ""
+    return "write a decimal point, without quotes" if "," in value else "write the number without quotes"
+
+
 def show(value: Any) -> str:
     """A value as it may stand in a message: one line, no control characters, not longer than a glance."""
-    text = ascii(value) if not isinstance(value, bool) else str(value).lower()
+    try:
+        text = ascii(value) if not isinstance(value, bool) else str(value).lower()
+    except ValueError:  # Python does not write out integers of thousands of digits
+        text = f"{type(value).__name__} of too many digits"
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def one_line(text: str) -> str:
+    """The text with control characters and all that is not ASCII escaped, so that a message stays one line on every terminal."""
+    return re.sub(r"[^ -~]", lambda odd: ascii(odd[0])[1:-1], text)
 
 
 def join(path: str, key: str) -> str:
@@ -192,11 +210,9 @@ def _shallow(found: list[Problem], path: str) -> bool:
 
 def _read_scalar(want: type, value: Any, path: str, problems: list[Problem], field: dataclasses.Field | None) -> Any:
     if want is float and _is_number(value):
-        value = float(value)
+        value = _float(value)
     elif not isinstance(value, want) or (isinstance(value, bool) and want is not bool):
-        hint = ""
-        if want in (int, float) and isinstance(value, str):
-            hint = "write a decimal point, without quotes" if "," in value else "write the number without quotes"
+        hint = number_hint(value) if want in (int, float) else ""
         problems.append(Problem(path, show(value), _describe(want, field), hint))
         return None
     if field is not None and _is_number(value):
@@ -206,13 +222,20 @@ def _read_scalar(want: type, value: Any, path: str, problems: list[Problem], fie
 
 def _check_range(value: Any, field: dataclasses.Field, want: Any, path: str, problems: list[Problem]) -> None:
     meta = field.metadata
-    good = math.isfinite(value)
+    good = math.isfinite(_float(value))
     good &= meta.get("gt") is None or value > meta["gt"]
     good &= meta.get("ge") is None or value >= meta["ge"]
     good &= meta.get("lt") is None or value < meta["lt"]
     good &= meta.get("le") is None or value <= meta["le"]
     if not good:
         problems.append(Problem(path, show(value), _describe(want, field)))
+
+
+def _float(value: int | float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _is_number(value: Any) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedcodist.errors import ConfigError
-from fedcodist.settings import show
+from fedcodist.settings import one_line, show
 
 MAX_BYTES = 2**20
 MAX_DEPTH = 16
@@ -41,11 +41,13 @@ class Source(NamedTuple):
 
 def read(path: Path) -> Source:
     """A config file: a UTF-8 text of at most 1 MiB. BOM and CRLF are accepted."""
-    name = str(path)
+    name = one_line(str(path))
     try:
         kind = os.stat(path).st_mode
-    except OSError as error:
-        raise ConfigError(f"{name}: {error.strerror or error}; allowed a TOML file, or one of `fedcodist list configs`") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise ConfigError(
+            f"{name}: {getattr(error, 'strerror', None) or error}; allowed a TOML file, or one of `fedcodist list configs`"
+        ) from None
     if not stat.S_ISREG(kind):
         raise ConfigError(f"{name}: got a {'directory' if stat.S_ISDIR(kind) else 'special file'}; allowed a TOML file")
     try:
@@ -69,13 +71,13 @@ def parse(data: bytes, name: str) -> Source:
     lines, first = find_lines(text)
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # of the parser, or of Python for an integer of thousands of digits
         said = str(error)
         line = re.search(r"at line (\d+)", said)
         again = first.get(int(line[1])) if line else None
         said = said.replace("Cannot overwrite a value", "a key is given twice") + (f", first in line {again}" if again else "")
         at = f"{name}:{line[1]}" if line else name
-        raise ConfigError(f"{at}: not TOML: {show(said)[1:-1]}") from None
+        raise ConfigError(f"{at}: not TOML: {one_line(said)[:200]}") from None
     except RecursionError:
         raise ConfigError(f"{name}: nested too deeply; allowed {MAX_DEPTH} levels") from None
     if _depth(table) > MAX_DEPTH:
@@ -113,8 +115,10 @@ def override(source: Source, assignments: list[str]) -> Source:
             raise ConfigError(f"--set: got {show(given)}; allowed KEY=VALUE with a dotted key, as in --set method.alpha=0.7")
         try:
             value = tomllib.loads(f"v = {text}")["v"]
-        except (tomllib.TOMLDecodeError, RecursionError):
+        except (ValueError, RecursionError):
             value = text
+        if _depth(value) > MAX_DEPTH:
+            raise ConfigError(f"--set: got {show(given)}; nested too deeply; allowed {MAX_DEPTH} levels")
         *outer, last = key.split(".")
         inside = table
         for name in outer:
@@ -132,9 +136,10 @@ def _dotted(key: str) -> str:
     return ".".join(part.strip().strip("\"'") for part in key.split("."))
 
 
-def _depth(value: Any) -> int:
+def _depth(value: Any, most: int = MAX_DEPTH + 1) -> int:
+    """How deep a value is nested; who is deeper than `most` is not looked into further."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return 1 + max((_depth(v) for v in inner), default=0)
+    return 1 + (max((_depth(v, most - 1) for v in inner), default=0) if most else 0)
 
 
 def _copy(value: Any) -> Any:

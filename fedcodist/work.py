@@ -27,7 +27,7 @@ class LocalSGD:
     kind: ClassVar[str] = "local_sgd"
     lr: float = setting(0.03, gt=0, le=1e3)
     epochs: int = setting(1, ge=1, le=10_000)
-    batch: int = setting(20, ge=1)
+    batch: int = setting(20, ge=1, le=10**6)
     shuffle: bool = True
     augment: bool = True
 
@@ -44,7 +44,7 @@ class Prox:
     mu: float = setting(0.01, ge=0, le=1e3)
     lr: float = setting(0.03, gt=0, le=1e3)
     epochs: int = setting(1, ge=1, le=10_000)
-    batch: int = setting(20, ge=1)
+    batch: int = setting(20, ge=1, le=10**6)
     shuffle: bool = True
     augment: bool = True
 

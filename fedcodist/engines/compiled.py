@@ -60,7 +60,13 @@ class Compiled:
         return [_done(ask.pool.fold, totals[a]) for a, ask in enumerate(asks)]
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-        return _threads(self.workers or len(os.sched_getaffinity(0))).map(function, items)
+        return _threads(self.workers or cores()).map(function, items)
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on every system
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))

@@ -13,7 +13,7 @@ from fedcodist import tree
 from fedcodist.distill import Distiller
 from fedcodist.federation import Federation, params_of
 from fedcodist.schedule import SCHEDULES, Constant
-from fedcodist.settings import Problem, read_kind, setting, show
+from fedcodist.settings import Problem, number_hint, read_kind, setting, show
 from fedcodist.types import Array, Info, Key, Params, Schedule, State, Tree
 
 TINY = 1e-12  # a distillation gradient shorter than this has no direction (A26)
@@ -34,7 +34,8 @@ def read_alpha(value: Any, path: str, problems: list[Problem]) -> Any:
 
 def _check_alpha(value: Any, path: str, problems: list[Problem]) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        problems.append(Problem(path, show(value), "a number >= 0 and <= 1, a schedule, or a table of these by pool"))
+        hint = number_hint(value)
+        problems.append(Problem(path, show(value), "a number >= 0 and <= 1, a schedule, or a table of these by pool", hint))
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ class Arrays:
     public_flips: bool = True
     mixup_beta: float = setting(2.0, ge=0, le=1e3)
     allow_overlap: bool = False  # rows with the same content among clients, public data, held_out and test
-    split_seed: int = setting(0, ge=0)
+    split_seed: int = setting(0, ge=0, le=2**63 - 1)
 
     def __post_init__(self) -> None:
         check(self)

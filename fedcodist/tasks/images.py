@@ -44,7 +44,7 @@ class FashionImages:
     flip: bool = True
     public_flips: bool = True
     mixup_beta: float = setting(2.0, ge=0, le=1e3)
-    split_seed: int = setting(0, ge=0)
+    split_seed: int = setting(0, ge=0, le=2**63 - 1)
 
     def __post_init__(self) -> None:
         check(self)

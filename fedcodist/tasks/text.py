@@ -75,7 +75,7 @@ class StdlibText:
     held_out_share: float = setting(0.1, gt=0, lt=1)
     test_share: float = setting(0.1, gt=0, lt=1)
     public_labels: bool = False  # keep the next words of the public data, for methods that may use them
-    split_seed: int = setting(0, ge=0)
+    split_seed: int = setting(0, ge=0, le=2**63 - 1)
 
     def __post_init__(self) -> None:
         check(self)

@@ -42,7 +42,7 @@ class Toy:
     skew: float = setting(0.5, ge=1e-3, le=1e6)  # of each client's label shares: Dirichlet(skew)
     noise: float = setting(1.0, ge=0, le=1e3)  # standard deviation around a class's mean, which is drawn from N(0, 4)
     shift: float = setting(1.0, ge=0, le=1e3)  # of the second domain, in every dimension
-    split_seed: int = setting(0, ge=0)
+    split_seed: int = setting(0, ge=0, le=2**63 - 1)
 
     def load(self) -> Task:
         """Draw it."""

@@ -1,0 +1,243 @@
+"""kill -9 at random times, resume by the same command, and ask whether a run still ends with the bytes of an undisturbed one.
+
+    python tests/faults/kills.py --kills 50
+
+A run is the real command line in its own process group. It is killed at a uniformly random time between its start and its expected end,
+started again, perhaps killed again, until it gets to its end; then its whole directory (models, optimizers, journal, result; only timing
+and the lock may differ) and what it printed must be those of the reference. Kills that fall inside a save or a distillation are counted,
+because a test whose kills all land in start-up would show nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import itertools
+import os
+import random
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+WRAPPER = HERE / "marked.py"
+PHASES = {b"": "start-up", b".": "training", b"s": "save", b"d": "distillation"}
+LEAST_INSIDE = 0.2  # of the kills, inside a save or a distillation
+MAY_DIFFER = {"timing.jsonl", "run.lock"}
+PATIENCE = 300  # seconds after which a run that was not killed is stuck
+
+CONFIG = """
+rounds = {rounds}
+seeds = [0]
+checkpoint_every = {every}
+task = {{ kind = "toy", public = 400 }}
+
+[pools.small]
+model  = {{ kind = "mlp", hidden = [8] }}
+cohort = 4
+work   = {{ kind = "local_sgd", lr = 0.1, batch = 10 }}
+server = {{ kind = "adam", lr = 0.03 }}
+
+[pools.large]
+like    = "small"
+model   = {{ kind = "mlp", hidden = [64, 64] }}
+clients = {{ take = 4 }}
+
+[method]
+{method}
+"""
+# {method: (rounds between checkpoints, its table)}. Every second round: then half of the kills leave a journal that is ahead.
+METHODS = {
+    "merged": (2, 'kind = "merged"\nalpha = 0.7\ndistill = { steps = 120, batch = 100 }'),
+    "periodic": (1, 'kind = "periodic"\nperiod = 2\ndistill = { steps = 300, batch = 100 }'),
+}
+
+
+@dataclass
+class Tally:
+    """What was seen so far."""
+
+    phases: Counter[str] = field(default_factory=Counter)  # where kills landed
+    runs: int = 0  # runs that got to their end after at least one kill
+    wrong: list[str] = field(default_factory=list)  # in what they differ from the reference
+
+    @property
+    def kills(self) -> int:
+        return self.phases.total()
+
+    @property
+    def inside(self) -> int:
+        return self.phases["save"] + self.phases["distillation"]
+
+    def __str__(self) -> str:
+        save, distillation, start_up = (self.phases[phase] for phase in ("save", "distillation", "start-up"))
+        return (
+            f"{self.kills} kills: {self.runs} runs, {self.runs - len(self.wrong)} byte-identical; {save} kills inside a save, "
+            f"{distillation} inside a distillation, {self.kills - self.inside} elsewhere (start-up {start_up})"
+        )
+
+
+@dataclass(frozen=True)
+class Ended:
+    """One start of the command: how it ended, what it printed, the phase it was in when it did, and its times in seconds."""
+
+    killed: bool
+    code: int
+    stdout: bytes
+    stderr: str
+    phase: str
+    seconds: float = 0.0
+    start_up: float | None = None  # until the first phase; None if it never came
+
+
+def environment(cache: Path) -> dict[str, str]:
+    """Of a child: the checkout first on the path, one compilation cache for all."""
+    return os.environ | {"PYTHONPATH": str(ROOT), "FEDCODIST_CACHE": str(cache), "JAX_PLATFORMS": "cpu"}
+
+
+def start(config: Path, out: Path, cache: Path, kill_after: float | None = None) -> Ended:
+    """Run the command once, to its end or to its kill."""
+    reader, writer = os.pipe()
+    with os.fdopen(reader, "rb", 0) as marks, tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+        argv = [sys.executable, str(WRAPPER), str(writer), "run", str(config), "--out", str(out), "--format", "json"]
+        began = time.monotonic()
+        process = subprocess.Popen(
+            argv, stdout=stdout, stderr=stderr, pass_fds=[writer], env=environment(cache), cwd=out.parent, start_new_session=True
+        )
+        os.close(writer)
+        last, start_up = b"", None
+        until = began + (PATIENCE if kill_after is None else kill_after)
+        while ready := select.select([marks], [], [], max(0.0, until - time.monotonic()))[0]:
+            data = marks.read(65536)
+            if not data:  # the other end is closed: the process is over
+                break
+            last, start_up = data[-1:], start_up or time.monotonic() - began
+        if not ready:
+            os.killpg(process.pid, signal.SIGKILL)
+            last = (marks.read(65536) or last)[-1:]  # what it wrote last outlives it
+        code, seconds = process.wait(), time.monotonic() - began
+        if not ready and kill_after is None:
+            raise RuntimeError(f"stuck for {PATIENCE} s")
+        stdout.seek(0)
+        stderr.seek(0)
+        said = stderr.read().decode(errors="replace")
+        return Ended(code == -signal.SIGKILL, code, stdout.read(), said, PHASES[last], seconds, start_up)
+
+
+def digests(root: Path) -> dict[str, str]:
+    """{file: sha256} of everything that must not differ. Leftovers of dead writers would show here as well."""
+    files = sorted(path for path in root.rglob("*") if path.is_file() and path.name not in MAY_DIFFER)
+    return {str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@dataclass(frozen=True)
+class Reference:
+    """An undisturbed run: what it left and printed, and how long it took."""
+
+    config: Path
+    files: dict[str, str]
+    stdout: bytes
+    seconds: float
+    start_up: float
+
+
+def reference(method: str, rounds: int, place: Path, cache: Path) -> Reference:
+    """Run the config twice without a kill: the first fills the compilation cache, the second is timed, and both must agree."""
+    config = place / f"{method}.toml"
+    every, table = METHODS[method]
+    config.write_text(CONFIG.format(rounds=rounds, every=every, method=table))
+    first, second = (undisturbed(config, place / f"{method}-{name}", cache) for name in ("first", "second"))
+    if (first.files, first.stdout) != (second.files, second.stdout):
+        raise RuntimeError("two undisturbed runs differ")
+    if not {"safetensors", "jsonl", "json"} <= {name.rpartition(".")[2] for name in second.files}:
+        raise RuntimeError(f"the undisturbed run left no models, no journal or no result: {sorted(second.files)}")
+    return second
+
+
+def undisturbed(config: Path, out: Path, cache: Path) -> Reference:
+    """A run without a kill."""
+    ended = start(config, out, cache)
+    if ended.code or not ended.start_up:
+        raise RuntimeError(f"the undisturbed run failed with {ended.code}: {ended.stderr}")
+    return Reference(config, digests(out), ended.stdout, ended.seconds, ended.start_up)
+
+
+def differences(want: Reference, out: Path, ended: Ended) -> list[str]:
+    """What a run that was killed on its way has otherwise than the undisturbed one."""
+    have = digests(out)
+    odd = [name for name in sorted(want.files.keys() | have.keys()) if want.files.get(name) != have.get(name)]
+    if ended.code:
+        odd.insert(0, f"exit code {ended.code}: {ended.stderr.strip()}")
+    return odd + (["stdout"] if ended.stdout != want.stdout else [])
+
+
+def storm(kills: int, seed: int, place: Path, cache: Path, methods: tuple[str, ...], rounds: int) -> Iterator[Tally]:
+    """Runs, one method after the other, under random kills; yields the tally after each run that got to its end."""
+    draw = random.Random(seed)
+    references = itertools.cycle([reference(method, rounds, place, cache) for method in methods])
+    tally = Tally()
+    pace = 1.0  # how much slower than at the time of the reference this machine is now, by its last start
+    while tally.kills < kills:
+        want = next(references)
+        out = place / f"run-{tally.runs}"
+        hit = 0
+        while True:
+            ended = start(want.config, out, cache, draw.uniform(0, pace * want.seconds) if tally.kills < kills else None)
+            pace = ended.start_up / want.start_up if ended.start_up else max(pace, ended.seconds / want.start_up)
+            if not ended.killed:
+                break
+            hit += 1
+            tally.phases[ended.phase] += 1
+        if not hit:  # lucky: nothing was tried
+            shutil.rmtree(out)
+            continue
+        odd = differences(want, out, ended)
+        tally.runs += 1
+        if odd:
+            tally.wrong.append(f"{out.name} after {hit} kills: {', '.join(odd)}")
+        else:
+            shutil.rmtree(out)  # only what is wrong is worth looking at
+        yield tally
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print one line; 1 if a run differs, or if too few kills fell where they hurt."""
+    parser = argparse.ArgumentParser(description="random kill -9 of a small run, each resumed by the same command")
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0, help="of the times of the kills")
+    parser.add_argument("--rounds", type=int, default=60, help="of a run")
+    parser.add_argument("--keep", action="store_true", help="keep the directory of the runs")
+    args = parser.parse_args(argv)
+    cache = Path(os.environ.get("FEDCODIST_CACHE") or ROOT / ".cache" / "xla")
+    place = Path(tempfile.mkdtemp(prefix="kills-"))
+    tally, began = Tally(), time.monotonic()
+    try:
+        for tally in storm(args.kills, args.seed, place, cache, tuple(METHODS), args.rounds):
+            if sys.stderr.isatty():
+                print(f"\r{tally.kills} of {args.kills}", end="\r", file=sys.stderr)
+    finally:
+        if args.keep or tally.wrong:
+            print(f"kept: {place}", file=sys.stderr)
+        else:
+            shutil.rmtree(place)
+    print(tally)
+    print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
+    for line in tally.wrong:
+        print(f"differs: {line}", file=sys.stderr)
+    if tally.inside < LEAST_INSIDE * tally.kills:
+        print(f"only {tally.inside} of {tally.kills} kills fell inside a save or a distillation: nothing is shown", file=sys.stderr)
+        return 1
+    return 1 if tally.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
