@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -63,7 +63,7 @@ def resolve(loss: str | Loss) -> Loss:
         raise ValueError(f"distillation loss: got {loss!r}, which cannot be imported ({error})") from None
     if not callable(found):
         raise ValueError(f"distillation loss: got {loss!r}, which is no function (but {type(found).__name__})")
-    return found
+    return cast(Loss, found)
 
 
 def _kl(p: Array, q: Array) -> Array:
