@@ -20,7 +20,7 @@ check: $(VENV)/.dev
 
 # 50 random kill -9 of a small run, each resumed by the same command; prints how many ended byte-identical.
 kills: $(VENV)/.dev
-	$(BIN)/python tests/faults/kills.py --kills 50
+	$(BIN)/python tests/faults/kills.py --kills 50 --once
 
 # Ours against a plain PyTorch loop of the same round, interleaved; torch lives in an environment of its own.
 bench: $(VENV)/.dev benches/.venv/.torch

@@ -242,7 +242,7 @@ def _run_arms(args: argparse.Namespace, arms: list[Any], opening: str = "") -> i
                 last.append(screen.follow(events, display))
     recorded = [runs.read(event.path) for event in last]
     rows = compare.results(recorded)
-    print(tables.render(rows, args.format))
+    print(tables.render(compare.for_eyes(rows) if args.format == "table" else rows, args.format))
     if args.format == "table":
         if len(arms) > 1:
             print()

@@ -233,6 +233,26 @@ def results(runs: Iterable[Any], split: str = "test") -> list[dict[str, Any]]:
     return rows
 
 
+def for_eyes(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of `results` in percent and points.
+
+    >>> row = {"method": "FedAvg", "pool": "small", "domain": "all", "seeds": 2, "accuracy": 0.5, "spread": 0.01}
+    >>> for_eyes([row | {"gain": 0.02, "low": -0.01, "high": 0.05}])[0]["gain, points"]
+    '+2.0 [-1.0, 5.0]'
+    """
+    told = []
+    for row in rows:
+        gain = "" if row["gain"] is None else points(row["gain"], sign=True)
+        interval = "" if row["low"] is None else f" [{points(row['low'])}, {points(row['high'])}]"
+        accuracy = points(row["accuracy"]) + ("" if row["spread"] is None else f" +- {points(row['spread'])}")
+        names = {key: row[key] for key in ("method", "pool", "domain", "seeds")}
+        told.append(names | {"test accuracy, %": accuracy, "gain, points": gain + interval})
+    if all(row["domain"] == "all" for row in told):
+        for row in told:
+            del row["domain"]
+    return told
+
+
 def of_paths(paths: Sequence[Path], split: str = "test") -> list[dict[str, Any]]:
     """Paired rows of every path's runs against the first one's. A path is a run directory, or holds some."""
     from fedcodist import runs

@@ -176,3 +176,12 @@ def test_pools_may_differ_in_everything():
 @pytest.mark.parametrize("name", FOLDS)
 def test_folds_are_registered_as_folds(name):
     assert {"zero", "add", "join", "done"} == set(FOLDS[name]._fields)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_twin_starts_from_the_same_models_and_asks_the_same_clients(name):
+    plain = next(iter(train(Experiment(gauss_federation(), FedAvg(), 4))))
+    other = next(iter(train(Experiment(gauss_federation(), ALL[name], 4))))
+    for pool in plain.info:  # the same cohorts, batches and initial models give the same first gradient to the bit
+        for seen in ("clients", "examples", "train_loss", "grad_norm"):
+            assert plain.info[pool][seen] == other.info[pool][seen]

@@ -1,9 +1,9 @@
 """kill -9 at random times, resume by the same command, and ask whether a run still ends with the bytes of an undisturbed one.
 
-    python tests/faults/kills.py --kills 50
+    python tests/faults/kills.py --kills 50 --once
 
 A run is the real command line in its own process group. It is killed at a uniformly random time between its start and its expected end,
-started again, perhaps killed again, until it gets to its end; then its whole directory (models, optimizers, journal, result; only timing
+started again, perhaps killed again (never with --once), until it gets to its end; then its whole directory (models, optimizers, journal, result; only timing
 and the lock may differ) and what it printed must be those of the reference. Kills that fall inside a save or a distillation are counted,
 because a test whose kills all land in start-up would show nothing.
 """
@@ -180,7 +180,7 @@ def differences(want: Reference, out: Path, ended: Ended) -> list[str]:
     return odd + (["stdout"] if ended.stdout != want.stdout else [])
 
 
-def storm(kills: int, seed: int, place: Path, cache: Path, methods: tuple[str, ...], rounds: int) -> Iterator[Tally]:
+def storm(kills: int, seed: int, place: Path, cache: Path, methods: tuple[str, ...], rounds: int, once: bool = False) -> Iterator[Tally]:
     """Runs, one method after the other, under random kills; yields the tally after each run that got to its end."""
     draw = random.Random(seed)
     references = itertools.cycle([reference(method, rounds, place, cache) for method in methods])
@@ -191,7 +191,8 @@ def storm(kills: int, seed: int, place: Path, cache: Path, methods: tuple[str, .
         out = place / f"run-{tally.runs}"
         hit = 0
         while True:
-            ended = start(want.config, out, cache, draw.uniform(0, pace * want.seconds) if tally.kills < kills else None)
+            spared = tally.kills >= kills or (once and hit)
+            ended = start(want.config, out, cache, None if spared else draw.uniform(0, pace * want.seconds))
             pace = ended.start_up / want.start_up if ended.start_up else max(pace, ended.seconds / want.start_up)
             if not ended.killed:
                 break
@@ -215,13 +216,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0, help="of the times of the kills")
     parser.add_argument("--rounds", type=int, default=60, help="of a run")
+    parser.add_argument("--once", action="store_true", help="kill each run once: as many ends as kills")
     parser.add_argument("--keep", action="store_true", help="keep the directory of the runs")
     args = parser.parse_args(argv)
     cache = Path(os.environ.get("FEDCODIST_CACHE") or ROOT / ".cache" / "xla")
     place = Path(tempfile.mkdtemp(prefix="kills-"))
     tally, began = Tally(), time.monotonic()
     try:
-        for tally in storm(args.kills, args.seed, place, cache, tuple(METHODS), args.rounds):
+        for tally in storm(args.kills, args.seed, place, cache, tuple(METHODS), args.rounds, args.once):
             if sys.stderr.isatty():
                 print(f"\r{tally.kills} of {args.kills}", end="\r", file=sys.stderr)
     finally:
