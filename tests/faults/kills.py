@@ -3,9 +3,9 @@
     python tests/faults/kills.py --kills 50 --once
 
 A run is the real command line in its own process group. It is killed at a uniformly random time between its start and its expected end,
-started again, perhaps killed again (never with --once), until it gets to its end; then its whole directory (models, optimizers, journal, result; only timing
-and the lock may differ) and what it printed must be those of the reference. Kills that fall inside a save or a distillation are counted,
-because a test whose kills all land in start-up would show nothing.
+started again, perhaps killed again (never with --once), until it gets to its end; then its whole directory (models, optimizers, journal,
+result; only timing and the lock may differ) and what it printed must be those of the reference. Kills that fall inside a save or a
+distillation are counted, because a test whose kills all land in start-up would show nothing.
 """
 
 from __future__ import annotations
