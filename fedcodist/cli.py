@@ -1,7 +1,7 @@
 """The command line: verbs only; each calls one function of the library.
 
-Data goes to stdout in any of five formats, progress to stderr, failures as one line each with an exit code (`errors.py`). Nothing heavy is
-imported before a verb is known, so that --help answers at once.
+Data goes to stdout in any of five formats, progress to stderr, failures as one line each with an exit code (`errors.py`). A verb imports
+what it needs itself: `list` draws no plots.
 """
 
 from __future__ import annotations
