@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from typing import Any
 
 from fedcodist import config, losses, settings, topology
@@ -57,5 +58,22 @@ def _fields(part: Any) -> str:
 
 
 def _header(path: Any) -> str:
-    first = path.read_text("utf-8").splitlines()[0]
-    return first.lstrip("# ").strip()
+    lines = []
+    for line in path.read_text("utf-8").splitlines():
+        if not line.startswith("#") or "Run it:" in line:
+            break
+        lines.append(line.lstrip("# ").strip())
+    return " ".join(lines)
+
+
+def words(rows: list[dict[str, str]]) -> str:
+    """Rows for eyes: a name, what it is, and its keys, within a terminal's width."""
+    lines, last = [], ""
+    for row in rows:
+        if row["what"] != last:
+            last = row["what"]
+            lines += ["", last] if lines else [last]
+        indent = " " * 20
+        lines += textwrap.wrap(row["is"], 100, initial_indent=f"  {row['name']:<17} ", subsequent_indent=indent)
+        lines += textwrap.wrap(row["keys"] and f"keys: {row['keys']}", 100, initial_indent=indent, subsequent_indent=indent + "      ")
+    return "\n".join(lines)

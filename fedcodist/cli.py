@@ -100,7 +100,7 @@ def parser() -> Parser:
     run.add_argument("--strict", action="store_true", help="refuse warnings, and a resume that is not bit-identical")
     show = verb(
         "show",
-        "The resolved config, and what it will cost: parameters, bytes, FLOPs, time. Trains nothing.",
+        "What a config will cost: parameters, bytes, FLOPs, time. Trains nothing. --config-only prints the resolved config.",
         "fedcodist show quick/images --set rounds=100",
         configured,
         shown,
@@ -163,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         return _fail([one_line(f"{error.filename or 'output'}: {error.strerror or error}")], 6, as_json)
     except Interrupted as signal:
-        print("interrupted: the last completed round is saved; the same command goes on from there", file=sys.stderr)
+        print("interrupted: every completed round is saved; the same command goes on from there", file=sys.stderr)
         return signal.code
     except Exception as error:
         if debug:
@@ -311,7 +311,8 @@ def _show(args: argparse.Namespace) -> int:
 def _list(args: argparse.Namespace) -> int:
     from fedcodist import catalogue, tables
 
-    print(tables.render(catalogue.rows(args.what), args.format))
+    rows = catalogue.rows(args.what)
+    print(catalogue.words(rows) if args.format == "table" else tables.render(rows, args.format))
     return 0
 
 

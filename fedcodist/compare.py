@@ -260,8 +260,14 @@ def of_paths(paths: Sequence[Path], split: str = "test") -> list[dict[str, Any]]
     first, *others = [(path, [runs.read(found) for found in runs.find(path)]) for path in paths]
     if not others:
         raise ConfigError("compare: got one run; allowed two or more: every run is compared with the first")
+    for path, found in (first, *others):
+        kinds = sorted({kind_of(run) for run in found})
+        if len(kinds) > 1:
+            raise ConfigError(f"compare: got {path}, which holds {' and '.join(kinds)}; allowed one method, as in {path / kinds[0]}")
     rows = []
     for path, found in others:
+        if len({run.config.get("data") for run in (*first[1], *found)}) > 1:
+            raise ConfigError(f"compare: {first[0]} and {path} were trained on different data; allowed runs on the same data")
         compared = paired(first[1], found, split)
         if not compared:
             raise ConfigError(f"compare: {first[0]} and {path} have no finished seed in common; allowed runs that share seeds")

@@ -220,7 +220,7 @@ def _hash(total: Any, *arrays: Any) -> None:
 
 
 def _source(path: str | Path, seen: tuple[str, ...] = ()) -> toml.Source:
-    """A file or a shipped config, on top of the config that it is `like`: whole keys replace whole keys, pools go by name."""
+    """A file or a shipped config, on top of the config that it is `like`, key by key; pools go by name."""
     known = shipped()
     if str(path) in known and not Path(path).is_file():
         source = toml.parse(known[str(path)].read_bytes(), str(path))
@@ -237,9 +237,16 @@ def _source(path: str | Path, seen: tuple[str, ...] = ()) -> toml.Source:
     if not isinstance(other, str) or len(seen) >= 8:
         raise ConfigError(f"like: got {settings.show(other)}; allowed a shipped config or a path beside this one, no cycle ({where})")
     base = _source(other if other in known else Path(path).parent / other, (*seen, str(path))).table
-    both = [table["pools"] for table in (base, source.table) if isinstance(table.get("pools", 0), dict)]
-    pools = {"pools": {**both[0], **both[1]}} if len(both) == 2 else {}
-    return source._replace(table={**base, **source.table, **pools})
+    table = {**base, **{key: _over(base.get(key), value) for key, value in source.table.items()}}
+    if isinstance(pools := source.table.get("pools"), dict) and isinstance(known_pools := base.get("pools"), dict):
+        table["pools"] = {**known_pools, **{name: _over(known_pools.get(name), pool) for name, pool in pools.items()}}
+    return source._replace(table=table)
+
+
+def _over(base: Any, given: Any) -> Any:
+    """A table on top of another, key by key; one that says its own `kind`, or whom it is `like`, replaces the other whole."""
+    both = isinstance(base, dict) and isinstance(given, dict)
+    return {**base, **given} if both and not {"kind", "like"} & given.keys() else given
 
 
 def _say(problems: list[Problem], source: toml.Source) -> list[str]:

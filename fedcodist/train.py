@@ -22,6 +22,10 @@ class Experiment:
     seed: int = 0
     config: Any = None  # the Config it was loaded from, if it was
 
+    def __repr__(self) -> str:  # not its arrays
+        pools = ", ".join(self.federation.names)
+        return f"Experiment({self.method!r} on {self.federation.task.name}, pools {pools}, {self.rounds} rounds, seed {self.seed})"
+
 
 class Step(NamedTuple):
     """What is known after round t."""
@@ -30,6 +34,9 @@ class Step(NamedTuple):
     state: State
     info: Info  # {pool: {what: value}}
     experiment: Experiment
+
+    def __repr__(self) -> str:  # not its arrays
+        return f"Step(t={self.t}, info={self.info})"
 
     @property
     def models(self) -> dict[str, Params]:

@@ -166,3 +166,25 @@ def test_foreign_files_are_read_as_far_as_they_go():
     odd = SimpleNamespace(path=Path("x"), config={}, rounds=[3, {"round": "a"}, {"round": 1, "pools": 7}], timing=[], result=None, notes=[])
     (arm,) = arms([odd])
     assert compare.seed_of(odd) == "x" and compare.rounds_done(odd) == 1 and compare.pools([odd]) == [] and taught(arm, None) == []
+
+
+def test_paths_of_several_methods_or_of_other_data_are_refused(tmp_path, monkeypatch):
+    from types import SimpleNamespace
+
+    from fedcodist import runs
+    from fedcodist.errors import ConfigError
+
+    def run(path):
+        name, kind = path.parts[-3:-1]
+        result = {"seed": 0, "test": {"p": {"all": {"accuracy": 0.5}}}}
+        config = {"method": {"kind": kind}, "data": name, "pools": {"p": {}}}
+        return SimpleNamespace(path=path, config=config, rounds=[], timing=[], result=result, notes=[])
+
+    places = [tmp_path / name / kind / "seed-0" for name in ("x", "y") for kind in ("fedavg", "merged")]
+    monkeypatch.setattr(runs, "find", lambda path: [p for p in places if path == p or path in p.parents])
+    monkeypatch.setattr(runs, "read", run)
+    with pytest.raises(ConfigError, match="holds fedavg and merged; allowed one method"):
+        compare.of_paths([tmp_path / "x", tmp_path / "y"])
+    with pytest.raises(ConfigError, match="trained on different data"):
+        compare.of_paths([tmp_path / "x/fedavg", tmp_path / "y/merged"])
+    assert compare.of_paths([tmp_path / "x/fedavg", tmp_path / "x/merged"])[0]["difference"] == 0

@@ -465,3 +465,12 @@ def test_any_bytes_are_a_config_or_a_config_error(cut, junk, skip, tmp_path_fact
         assert isinstance(read(path), Config)
     except ConfigError as error:
         assert all(line.isascii() and line.isprintable() for line in error.lines)
+
+
+def test_a_table_is_laid_over_the_one_of_the_file_it_is_like(write):
+    base = read("quick/toy")
+    changed = read(write('like = "quick/toy"\n[pools.small]\ncohort = 3\n[method]\nalpha = 0.9', "fourth.toml"))
+    assert changed.pools["small"].cohort == 3 and changed.pools["small"].model == base.pools["small"].model
+    assert changed.method.alpha.value == 0.9 and changed.method.distill == base.method.distill
+    whole = read(write('like = "quick/toy"\n[method]\nkind = "merged"', "fifth.toml"))
+    assert whole.method.distill != base.method.distill  # its own kind: nothing is taken over

@@ -40,7 +40,7 @@ def _check_alpha(value: Any, path: str, problems: list[Problem]) -> None:
 
 @dataclass(frozen=True)
 class MergedCodist:
-    """Algorithm 2, any number of pools."""
+    """MergedCodist, Algorithm 2 of the paper, for any number of pools."""
 
     kind: ClassVar[str] = "merged"
     alpha: Any = setting(Constant(0.5), reader=read_alpha)  # a schedule, or one for each pool; alpha = 1 is plain FedAvg

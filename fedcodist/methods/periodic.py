@@ -15,7 +15,7 @@ from fedcodist.types import Info, Key, Params, State
 @dataclass(frozen=True)
 @checked
 class PeriodicCodist:
-    """Algorithm 1, any number of pools."""
+    """PeriodicCodist, Algorithm 1 of the paper, for any number of pools."""
 
     kind: ClassVar[str] = "periodic"
     period: int = setting(200, ge=1, le=10**7)  # p
