@@ -65,7 +65,7 @@ def words(config: Config, planned: dict[str, Any]) -> str:
         tables.render(rows),
         "",
         f"over the run: {size(total['client_bytes'])} to and from clients, {total['server_steps']:,} distillation steps on the server,",
-        f"{total['flops'] / 1e9:,.0f} GFLOP in all: roughly {duration(total['seconds'])} a seed on this machine, and some seconds to compile",
+        f"{total['flops'] / 1e9:,.0f} GFLOP in all: roughly {duration(total['seconds'])} a seed on this machine, and seconds to compile",
     ]
     return "\n".join(lines)
 
