@@ -770,7 +770,7 @@ def test_70_71_a_signal_saves_the_last_round_and_the_same_command_goes_on(call, 
     process.send_signal(signum)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (128 + signum, "")
-    assert err == "interrupted: the last completed round is saved; the same command goes on from there\n"
+    assert err == "interrupted: every completed round is saved; the same command goes on from there\n"
     (run,) = runs.find("runs")
     (saved,) = (run / "checkpoints").iterdir()
     assert 1 <= int(saved.name) == len(runs.read(run).rounds) < 300
