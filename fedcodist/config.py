@@ -19,6 +19,7 @@ import jax
 import numpy as np
 
 from fedcodist import keys, settings, toml, topology
+from fedcodist.checkpoint import NAME
 from fedcodist.clients import Clients, sizes
 from fedcodist.engines.compiled import Compiled
 from fedcodist.engines.serial import Serial
@@ -37,7 +38,6 @@ from fedcodist.train import Experiment
 from fedcodist.work import WORKS, LocalSGD
 
 ENGINES = {cls.kind: cls for cls in (Compiled, Serial)}
-NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 HARMLESS = frozenset({"name", "seeds", "engine.workers", "evaluate_every", "checkpoint_every", "keep"})  # no result depends on these
 MAX_PROBLEMS = 20
 

@@ -21,6 +21,7 @@ from typing import Any
 from fedcodist import compare, plots
 from fedcodist.compare import Arm, dig, number, points
 from fedcodist.plots import si
+from fedcodist.tables import safe_cell
 
 FIELDS = ("run", "seed", "method", "round", "pool", "domain", "metric", "value")
 BADGES = {
@@ -283,21 +284,6 @@ def rows_csv(runs: Iterable[Any]) -> str:
                     for metric, value in metrics.items() if isinstance(metrics, dict) else ():
                         table.writerow([safe_cell(v) for v in (name, seed, kind, row["round"], pool, domain, metric, value)])
     return text.getvalue()
-
-
-def safe_cell(value: Any) -> Any:
-    """A cell that no spreadsheet takes for a formula.
-
-    >>> safe_cell("=1+1"), safe_cell("@x"), safe_cell("-3.5"), safe_cell(-2)
-    ("'=1+1", "'@x", '-3.5', -2)
-    """
-    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
-        return value
-    try:
-        float(value)
-    except ValueError:
-        return "'" + value
-    return value
 
 
 def toml(table: Any) -> str:

@@ -28,7 +28,7 @@ def render(rows: Sequence[Mapping[str, Any]], form: str = "table", title: str = 
     if form == "csv":
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerows([heads, *([_safe(cell) for cell in line] for line in cells)])
+        writer.writerows([heads, *([safe_cell(cell) for cell in line] for line in cells)])
         return out.getvalue().rstrip("\n")
     if form == "md":
         lines = [heads, ["---"] * len(heads), *cells]
@@ -71,14 +71,19 @@ def _looks_number(text: str) -> bool:
     return bool(text) and text[0] in "+-0123456789"
 
 
-def _safe(cell: str) -> str:
-    """A cell that no spreadsheet takes for a formula."""
-    if cell[:1] in ("=", "+", "-", "@"):
-        try:
-            float(cell)
-        except ValueError:
-            return "'" + cell
-    return cell
+def safe_cell(value: Any) -> Any:
+    """A cell that no spreadsheet takes for a formula.
+
+    >>> safe_cell("=1+1"), safe_cell("@x"), safe_cell("-3.5"), safe_cell(-2)
+    ("'=1+1", "'@x", '-3.5', -2)
+    """
+    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return "'" + value
+    return value
 
 
 def _latex(text: str) -> str:
