@@ -336,6 +336,22 @@ def make_directory(path: Path) -> None:
         os.mkdir(path, 0o700)
 
 
+def make_directories(path: Path) -> None:
+    """A directory for the owner only, and those above it; one that is there already is as good."""
+    if path.parent != path and not path.parent.is_dir():
+        make_directories(path.parent)
+    try:
+        with storing(path):
+            os.mkdir(path, 0o700)
+    except StorageError as error:
+        if not isinstance(error.__cause__, FileExistsError):
+            raise
+        if path.is_symlink() or not path.is_dir():
+            raise StorageError(f"{say(path)}: not a directory (ENOTDIR)") from error
+        return
+    sync_directory(path.parent)
+
+
 def write_file(path: Path, data: bytes) -> None:
     """A new file, on disk when this returns."""
     with storing(path):

@@ -1,10 +1,12 @@
 """Failures that a user can act on: one line each, and the exit code of the command line.
 
-2 usage or config, 3 data, 4 checkpoint or resume, 5 run directory busy, 6 input or output, 7 diverged, 9 memory. Anything else that is
-raised is a bug of ours (70).
+2 usage or config, 3 data, 4 checkpoint or resume, 5 run directory busy, 6 input or output, 7 diverged, 9 memory, 10 network. Anything
+else that is raised is a bug of ours (70).
 """
 
 from __future__ import annotations
+
+from fedcodist.settings import Problem
 
 
 class Failure(Exception):
@@ -36,3 +38,12 @@ class DataError(Failure):
     """The data is missing, broken, or not what the task needs."""
 
     code = 3
+
+
+def bad(where: str, got: str, allowed: str, hint: str = "") -> DataError:
+    """The error that says where, what was found and what is allowed, whatever bytes a file's name is made of.
+
+    >>> print(bad("a\\nb.npz", "a directory", "a .npz file"))
+    a\\nb.npz: got a directory; allowed a .npz file
+    """
+    return DataError(str(Problem(where, got, allowed, hint)))

@@ -8,13 +8,10 @@ told twice (R5). Deliberately absent: the training loop, printing (see `Run.note
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
 import re
 import shutil
-import socket
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -22,8 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedcodist import checkpoint
+from fedcodist import lock as lock_file
 from fedcodist.checkpoint import BadName, CheckpointError, Damaged, Lines, RunError, StorageError, canonical, say, storing
 from fedcodist.environment import differences, fingerprint
+from fedcodist.lock import Busy
 from fedcodist.settings import show
 
 if TYPE_CHECKING:
@@ -37,12 +36,6 @@ __all__ = [
 MARGIN_BYTES = 64 * 2**20
 JOURNAL, TIMING, LOCK = "rounds.jsonl", "timing.jsonl", "run.lock"
 CONFIG, ENVIRONMENT, RESULT, CHECKPOINTS = "config.json", "environment.json", "result.json", "checkpoints"
-
-
-class Busy(RunError):
-    """Another process writes this run."""
-
-    code = 5
 
 
 class Mismatch(RunError):
@@ -118,8 +111,8 @@ class Run:
         with storing(path):
             if not (path / RESULT).exists():
                 _preflight(path, 2 * checkpoint_bytes + MARGIN_BYTES)  # R7
-            _make_directories(path)
-        lock, gone = _take_lock(path / LOCK)
+            checkpoint.make_directories(path)
+        lock, gone = lock_file.take(path / LOCK, "run")
         try:
             stored = _stored_config(path)
             run = cls(path, lock, wanted if stored is None else stored["config"], "" if stored is None else stored["digest"], keep)
@@ -140,10 +133,10 @@ class Run:
             run._make_checkpoints()
             return run
         except Damaged as error:
-            _release(lock)
+            lock_file.release(lock)
             raise CheckpointError(f"{say(path)}: {error}; nothing was changed") from error
         except BaseException:
-            _release(lock)
+            lock_file.release(lock)
             raise
 
     def __enter__(self) -> Run:
@@ -156,7 +149,7 @@ class Run:
         """Let go of files and lock. Rounds recorded after the last commit are computed again on resume."""
         self._close_lines()
         if self._lock >= 0:
-            _release(self._lock)
+            lock_file.release(self._lock)
             self._lock = -1
 
     def resume(self, template: State) -> tuple[int, State] | None:
@@ -442,46 +435,6 @@ def _stored_config(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def _take_lock(path: Path) -> tuple[int, str]:
-    """The locked file, and whose lock it was if that writer did not let go itself. The kernel drops the lock of a dead process."""
-    with storing(path):
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-    try:
-        with storing(path):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            gone = _holder(lock)
-            os.ftruncate(lock, 0)
-            checkpoint.write_all(lock, (canonical({"pid": os.getpid(), "host": socket.gethostname(), "boot": _boot()}) + "\n").encode())
-        return lock, gone
-    except StorageError as error:
-        who = _holder(lock)
-        os.close(lock)
-        if isinstance(error.__cause__, BlockingIOError):
-            raise Busy(f"{say(path.parent)}: busy: {who or 'another process'} is writing this run") from None
-        raise
-
-
-def _holder(lock: int) -> str:
-    try:
-        holder = json.loads(os.pread(lock, 4096, 0))
-        return f"pid {int(holder['pid'])} on {say(holder['host'])}"
-    except (ValueError, KeyError, TypeError):
-        return ""  # empty: let go in order, or not written yet
-
-
-def _release(lock: int) -> None:
-    with contextlib.suppress(OSError):
-        os.ftruncate(lock, 0)  # the file stays: unlinking it would let two writers lock two files
-    os.close(lock)
-
-
-def _boot() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
 def _preflight(path: Path, needs: int) -> None:
     while not path.exists() and path != path.parent:
         path = path.parent
@@ -490,21 +443,6 @@ def _preflight(path: Path, needs: int) -> None:
     free = status.f_bavail * status.f_frsize
     if free < needs:
         raise StorageError(f"{say(path)}: {free / 2**20:.0f} MiB free; a run needs {needs / 2**20:.0f} MiB")
-
-
-def _make_directories(path: Path) -> None:
-    if path.parent != path and not path.parent.is_dir():
-        _make_directories(path.parent)
-    try:
-        with storing(path):
-            os.mkdir(path, 0o700)
-    except StorageError as error:
-        if not isinstance(error.__cause__, FileExistsError):
-            raise
-        if path.is_symlink() or not path.is_dir():
-            raise StorageError(f"{say(path)}: not a directory (ENOTDIR)") from error
-        return
-    checkpoint.sync_directory(path.parent)
 
 
 def _free(path: Path) -> Path:
