@@ -1,0 +1,43 @@
+"""Files that come with clients, whoever wrote them: TFF's SQLite and HDF5, packed or not, and FedJAX's SQLite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from fedcodist.errors import DataError, bad
+from fedcodist.readers import files
+from fedcodist.readers.fedjax import TABLE, open_fedjax
+from fedcodist.readers.sqlite import Database
+from fedcodist.readers.tff import Source, decompress, open_tff
+
+SUFFIXES = (".h5", ".hdf5", ".sqlite", ".db", ".lzma")
+
+
+def federated_files(path: Path) -> list[Path]:
+    """Those at a path, by their names; none if it holds something else."""
+    found = files.kind(path)
+    if found == "a directory":
+        return sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and files.kind(file) == "a file")
+    return [path] if found == "a file" and path.suffix in SUFFIXES else []
+
+
+def open_federated(path: Path, scratch: Path, progress: Callable[[int, int | None, str], None]) -> dict[str, Source]:
+    """{split: source}. A packed database cannot be asked anything: it is first unpacked into the scratch directory."""
+    found = federated_files(path)
+    if not found:
+        raise bad(str(path), files.kind(path), f"a file or a directory of files that end with {', '.join(SUFFIXES)}")
+    packed = [file for file in found if file.suffix == ".lzma"]
+    if packed and len(packed) == len(found):
+        place = decompress(packed[0], scratch, lambda done: progress(done, None, "bytes unpacked"))
+        return open_tff(place)
+    databases = [file for file in found if file.suffix in (".sqlite", ".db")]
+    return open_fedjax(path) if databases and _is_fedjax(databases[0]) else open_tff(path)
+
+
+def _is_fedjax(path: Path) -> bool:
+    try:
+        Database(path, TABLE).close()
+    except DataError:
+        return False
+    return True
