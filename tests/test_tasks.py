@@ -338,7 +338,7 @@ def test_arrays_bytes_are_names(tmp_path):
         ("client: got dtype float64", {"client": np.zeros(40)}),
         ("domain: got 'all'", {"domain": np.array(["all", "b"] * 20)}),
         ("split: got 'tset' in row 1; allowed train, public, held_out, test (20 such rows)", {"split": np.array(["train", "tset"] * 20)}),
-        ("split: got no row that is public", {"split": np.array(["train", "test"] * 20)}),
+        ("split: got no row that is train", {"split": np.array(["public", "test"] * 20)}),
         ("public_x: got rows of [4] float64; allowed [3] float32, as in x", {"public_x": np.zeros((5, 4))}),
         ("public_x: got public data, and 10 rows of split", {"public_x": np.ones((5, 3), "f4"), "split": np.array(SPLITS * 10)}),
         ("clients: got 3; allowed more than 1 public + 1 held_out + 1 test", {"client": np.arange(40) % 3}),
@@ -366,12 +366,30 @@ def test_arrays_overlap(tmp_path):
     x[39], x[38], x[33] = x[0], x[1], x[34]
     path = npz(tmp_path, x=x, split=split)
     said = says(path, "2 rows of test that are also in clients")
-    assert "1 rows of held_out that are also in public" in said and "allow_overlap" in said
-    assert len(Arrays(path, allow_overlap=True).load().test.x) == 3
+    assert "1 rows of held_out that are also in public" in said and 'overlap = "drop"' in said
+    task = Arrays(path, overlap="allow").load()
+    assert len(task.test.x) == 3 and "2 rows of test are in a part before it, and were kept" in task.notes
+    task = Arrays(path, overlap="drop").load()
+    assert len(task.test.x) == 1 and len(task.held_out.x) == 2 and len(task.public.x) == 4 and disjoint(task)
+    assert "2 rows of test are in a part before it, and were dropped" in task.notes
+    assert np.array_equal(task.test.x[0], x[37]) and "1 rows of held_out are in a part before it, and were dropped" in task.notes
 
 
 def test_arrays_overlap_of_public_x(tmp_path):
-    says(npz(tmp_path, public_x=columns()["x"][:40]), "rows of held_out that are also in public")
+    path = npz(tmp_path, public_x=columns()["x"][:40])
+    says(path, "rows of held_out that are also in public")
+    says(path, "got no row of held_out that is not in a part before it", overlap="drop")
+    path = npz(tmp_path, public_x=np.concatenate([columns()["x"][:20], np.ones((2, 3), np.float32)]), client=np.arange(40))
+    task = Arrays(path, overlap="drop", held_out=0.3, test=0.3).load()
+    assert disjoint(task) and len(task.public.x) + len(task.held_out.x) + len(task.test.x) + len(task.clients) == 42
+
+
+def test_arrays_parts_that_split_does_not_name_are_whole_clients(tmp_path):
+    path = npz(tmp_path, split=np.array((["train"] * 9 + ["test"]) * 4))
+    task = Arrays(path, public=0.4, held_out=0.2).load()
+    assert len(task.test.x) == 4 and disjoint(task) and len(task.clients) == 3
+    assert len(task.public.x) == 16 and len(task.held_out.x) == 8  # c9 has only test rows, so nine clients are divided
+    assert "no row of split is public: 4 of the clients are taken for it" in task.notes
 
 
 def test_arrays_odd_paths(tmp_path):
@@ -399,7 +417,7 @@ def test_arrays_odd_files_in_a_directory(tmp_path):
         x.rmdir() if x.is_dir() else x.unlink()
     np.savez(x.with_suffix(".npz"), x=1)
     x.with_suffix(".npz").rename(x)
-    says(path, "x.npy: got a .npz or zip file; allowed a .npy file")
+    says(path, "x.npy: got a zip or .npz file; allowed a .npy file")
 
 
 class Trap:
@@ -431,9 +449,9 @@ def test_arrays_objects_are_never_read(tmp_path, make, monkeypatch):
     [
         (b"", "an empty file"),
         (b"\x1f\x8b123", "a gzip file"),
-        (b"\x89HDF\r\n", "an HDF5 file"),
+        (b"\x89HDF\r\n\x1a\n", "an HDF5 file"),
         (b"x,y\n1,2", "begins with b'x,y\\\\n1,2'"),
-        (b"\x93NUMPY\1\0", "a .npy file; allowed a .npz file"),
+        (b"\x93NUMPY\1\0", "a .npy file; allowed a .npz or Parquet file"),
         (b"PK\5\6" + bytes(18), "no column x, y, client"),
         (b"PK\3\4", "truncated or damaged"),
     ],
@@ -478,9 +496,9 @@ def test_arrays_headers_that_claim_too_much(tmp_path, shape):
 
 
 def test_arrays_bombs_and_odd_archives(tmp_path, monkeypatch):
-    from fedcodist.tasks import arrays
+    from fedcodist.readers import files
 
-    monkeypatch.setattr(arrays, "SMALL_BYTES", 2**16)
+    monkeypatch.setattr(files, "SMALL_BYTES", 2**16)
     path = tmp_path / "some.npz"
     np.savez_compressed(path, **columns(x=np.zeros((40, 10_000))))
     says(str(path), "at most 200 times the packed size")

@@ -1,153 +1,235 @@
-"""Anyone's own data, from a config alone: one .npz file, or a directory of .npy files, with a column for each question.
+"""Anyone's own data, from a config alone: columns of a table, whatever kind of file they are in, or a Python function that gives them.
 
-`x` [rows, ...], `y` [rows] integer labels and `client` [rows] are needed; `domain`, `split` (train, public, held_out, test) and
-`public_x` [rows, ...] are optional. Files are data and never code: nothing is unpickled, what a header claims is compared with the size
-of the file before anything is allocated, and everything that is wrong has a one-line DataError. Arrays of a directory are mapped, so they
-may be larger than memory.
+`x` [rows, ...] and `y` [rows] integer labels are needed, and `client` [rows] or a `partition` that deals the rows to clients; `domain`,
+`split` (train, public, held_out, test) and `public_x` [rows, ...] are optional. A path is a .npz file, a directory of .npy files, a
+Parquet file or a directory of its parts, a data set saved by Hugging Face `datasets`, or a folder of images for each client. Everything
+that is wrong has a one-line DataError. Text is not for this task.
 """
 
 from __future__ import annotations
 
-import math
 import os
-import stat
-import struct
-import tokenize
-import warnings
-import zipfile
-import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from fedcodist import keys
+from fedcodist import keys, losses
 from fedcodist.clients import Clients, group
-from fedcodist.errors import DataError
+from fedcodist.errors import DataError, bad
 from fedcodist.objective import Classify, Images
-from fedcodist.settings import check, setting, show
+from fedcodist.readers import arrays, columns, files, folders
+from fedcodist.readers.arrays import read as read
+from fedcodist.settings import Problem, SettingError, check, nearest, setting, show
+from fedcodist.store import META, locate
 from fedcodist.task import Task
-from fedcodist.tasks.splits import bad, check_disjoint, check_shares, digests, divide
-from fedcodist.types import Examples, Split
+from fedcodist.tasks import checks
+from fedcodist.tasks.capacity import SIZE, Capacity
+from fedcodist.tasks.partition import Partition, read_partition
+from fedcodist.tasks.splits import check_disjoint, check_shares, digests, divide
+from fedcodist.types import Examples, Key, Split
 
-NEEDED, OPTIONAL = ("x", "y", "client"), ("domain", "split", "public_x")
+ROLES = ("x", "y", "client", "domain", "split")
 SPLITS = ("train", "public", "held_out", "test")
-LONGEST = 200  # characters of a client's or a domain's name
-MOST_CLASSES = 1_000_000
-MOST_MEMBERS = 1_000  # of an archive
-RATIO, SMALL_BYTES = 200, 64 * 2**20  # a member this large that shrank this much is a bomb
-BLOCK_BYTES = 16 * 2**20  # looked at at once, to bound memory
-NPY, NPZ, NPZ_EMPTY = b"\x93NUMPY", b"PK\x03\x04", b"PK\x05\x06"
-# Protocols 2 to 5 begin with their number; 0 and 1 with the opcode of a list, a dict, a tuple or a class.
-PICKLES = (b"\x80\2", b"\x80\3", b"\x80\4", b"\x80\5", b"(l", b"(d", b"(t", b"cn", b"]q", b"}q")
-# What a damaged archive and a damaged header may raise; RuntimeError is an encrypted one.
-DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, OSError, ValueError, OverflowError)
-NO_HEADER = (ValueError, TypeError, SyntaxError, RecursionError, tokenize.TokenError)
-KINDS = {
-    stat.S_IFREG: "a file",
-    stat.S_IFDIR: "a directory",
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
+DERIVED = ("main_class", "main_domain", SIZE)  # attributes that need no column
+LARGE = 100  # times the median: a client to speak of
+ALLOWED = "a .npz or Parquet file, a directory of .npy or .parquet files, a saved data set, or a folder of images"
+
+
+class _Table(NamedTuple):
+    """Columns as they were found: where, by name, the names of those that nobody asked for, and what to tell the user."""
+
+    where: str
+    columns: Mapping[str, np.ndarray]
+    others: list[str]
+    notes: list[str]
 
 
 @dataclass(frozen=True)
 class Arrays:
-    """Your own arrays. Without a `split` column whole clients are public, held out or for the test, by these shares."""
+    """Your own images or numbers. Parts that no `split` column names are whole clients, by these shares."""
 
     kind: ClassVar[str] = "arrays"
-    path: str
+    path: str | None = None
+    function: str | None = None  # "module:name" of a function without arguments that gives the columns, in the place of a path
+    x: str = "x"  # the names of the columns
+    y: str = "y"
+    client: str = "client"  # "" for data without clients
+    domain: str = "domain"
+    split: str = "split"
+    partition: Partition | None = setting(None, reader=read_partition)  # deals the rows to clients where there are none
+    capacity: Capacity = Capacity()
     public: float = setting(0.3, gt=0, lt=1)
     held_out: float = setting(0.1, gt=0, lt=1)
     test: float = setting(0.1, gt=0, lt=1)
-    classes: int | None = setting(None, ge=2, le=MOST_CLASSES)  # the largest label + 1 if not given
+    classes: int | None = setting(None, ge=2, le=checks.MOST_CLASSES)  # the largest label + 1 if not given
     images: bool | None = None  # whether x are images; bytes with four axes are, if not given
     size: int | None = setting(None, ge=1)  # of the crop that a model sees; the whole image if not given
     pad: int = setting(0, ge=0, le=1_000)
     flip: bool = True
     public_flips: bool = True
     mixup_beta: float = setting(2.0, ge=0, le=1e3)
-    allow_overlap: bool = False  # rows with the same content among clients, public data, held_out and test
+    overlap: Literal["error", "drop", "allow"] = "error"  # rows of public, held_out and test that are in a part before them
     split_seed: int = setting(0, ge=0, le=2**63 - 1)
 
     def __post_init__(self) -> None:
         check(self)
         check_shares(self, "public", "held_out", "test")
+        if (self.path is None) == (self.function is None):
+            raise SettingError([Problem("Arrays.path", "nothing" if self.path is None else "path and function", "path or function")])
+        if self.function is not None and not all(self.function.partition(":")):
+            raise SettingError([Problem("Arrays.function", show(self.function), "module:function")])
+        if not self.client and self.partition is None:
+            raise SettingError([Problem("Arrays.client", "''", "the name of a column", "or set partition")])
 
     def load(self) -> Task:
         """Read the columns, check every one, divide."""
-        columns, unused = read(self.path)
-        where = {name: f"{self.path}: {name}" for name in (*NEEDED, *OPTIONAL)}
-        x = _features(where["x"], columns["x"])
-        for name in ("y", "client", "domain", "split"):
-            if name in columns:
-                _same_rows(where[name], columns[name], len(x))
-        y = _labels(where["y"], columns["y"], self.classes)
-        client = _names(where["client"], columns["client"])
-        notes = [f"columns not used: {', '.join(unused)}"] if unused else []
+        table = self._table()
+        named, where = self._named(table)
+        x = checks.features(where["x"], named["x"])
+        for name in (name for name in named if name not in ("x", "public_x")):
+            checks.same_rows(where[name], named[name], len(x))
+        y = checks.labels(where["y"], named["y"], self.classes)
+        key = keys.derive(keys.root(self.split_seed), self.kind)
+        notes = [f"columns not used: {', '.join(show(name)[1:-1] for name in table.others)}"] if table.others else []
+        notes += table.notes
         domain, domains = None, ("all",)
-        if "domain" in columns:
-            domains, domain = _domains(where["domain"], columns["domain"])
-        rows = self._rows(where, columns, client)
-        public_x = x[rows["public"]] if "public_x" not in columns else _public(where["public_x"], columns["public_x"], x, rows["public"])
-        held_out, test = (_split(x, y, client, domain, rows[part]) for part in ("held_out", "test"))
-        if not self.allow_overlap:
-            known = digests(x)
-            parts = {"clients": known[rows["train"]], "public": digests(public_x)}
-            parts |= {part: known[rows[part]] for part in ("held_out", "test")}
-            check_disjoint(self.path, parts, "allow_overlap = true accepts this")
-        if len(rows["public"]):
-            notes.append(f"the labels of {len(rows['public'])} public rows were dropped")
-        found = group(client[rows["train"]])  # type: ignore[arg-type]  # an array of strings is as good as a list
-        of_client = {name: rows["train"][r] for name, r in found.items()}
-        empty = len(np.unique(client)) - len(of_client)
-        if "split" in columns and empty:
+        if "domain" in named:
+            domains, domain = checks.domains(where["domain"], named["domain"])
+        rows = _said(where["split"], named)
+        if "client" in named:
+            client = checks.names(where["client"], named["client"])
+        else:
+            client, rows["train"] = self._dealt(table, y, rows["train"], keys.derive(key, "partition"), notes)
+        empty = len(np.unique(client[np.concatenate(list(rows.values()))])) - len(np.unique(client[rows["train"]]))
+        if "client" in named and empty:
             notes.append(f"{empty} clients have no training examples and are left out")
-        attributes = {"main_class": {name: str(np.bincount(y[r]).argmax()) for name, r in of_client.items()}}
+        self._divide(rows, client, named, key, notes)
+        public_x = (
+            x[rows["public"]] if "public_x" not in named else checks.public_like(where["public_x"], named["public_x"], x, rows["public"])
+        )
+        public_x, rows = self._distinct(table.where, x, public_x, rows, notes)
+        if "public_x" not in named:
+            notes.append(f"the labels of {len(public_x)} public rows were dropped")
+        of_client = {name: rows["train"][r] for name, r in group(client[rows["train"]]).items()}  # type: ignore[arg-type]
+        clients = Clients(x, y, of_client, domain)
+        _tell_large(clients.sizes(), notes)
+        attributes: dict[str, dict[str, Any]] = {"main_class": {name: str(np.bincount(y[r]).argmax()) for name, r in of_client.items()}}
         if domain is not None:
             attributes["main_domain"] = {name: domains[np.bincount(domain[r]).argmax()] for name, r in of_client.items()}
+        for name in self._extra():
+            attributes[name] = checks.constant(f"{table.where}: {name}", table.columns[name], of_client)
+        attributes["capacity"] = self.capacity.assign(of_client, keys.derive(key, "capacity"), attributes, clients.sizes())
         return Task(
             name=self.kind,
             objective=Classify(self._images(where["x"], x)),
-            clients=Clients(x, y, of_client, domain),
+            clients=clients,
             public=Examples(public_x),
-            held_out=held_out,
-            test=test,
+            held_out=_split(x, y, client, domain, rows["held_out"]),
+            test=_split(x, y, client, domain, rows["test"]),
             classes=self.classes or int(y.max()) + 1,
             domains=domains,
             attributes=attributes,
             notes=tuple(notes),
         )
 
-    def _rows(self, where: Mapping[str, str], columns: Mapping[str, np.ndarray], client: np.ndarray) -> dict[str, np.ndarray]:
-        """The rows of each split: by the column, or by whole clients."""
-        if "split" in columns:
-            said = _strings(where["split"], columns["split"])
-            wrong = np.flatnonzero(~np.isin(said, SPLITS))
-            if len(wrong):
-                raise bad(where["split"], f"{show(str(said[wrong[0]]))} in row {wrong[0]}", ", ".join(SPLITS), f"{len(wrong)} such rows")
-            rows = {part: np.flatnonzero(said == part) for part in SPLITS}
-            needed = [part for part in SPLITS if part != "public" or "public_x" not in columns]
-            for part in needed:
-                if not len(rows[part]):
-                    raise bad(where["split"], f"no row that is {part}", "at least one of each split")
-            return rows
-        shares = {"public": self.public, "held_out": self.held_out, "test": self.test}
-        if "public_x" in columns:
-            del shares["public"]
-        names, codes = np.unique(client, return_inverse=True)
-        parts = divide(names.tolist(), shares, "train", keys.derive(keys.root(self.split_seed), self.kind))
-        return {part: np.flatnonzero(np.isin(names, parts.get(part, []))[codes]) for part in SPLITS}
+    def _table(self) -> _Table:
+        """All columns that have something to say, by whichever reader the path is for."""
+        wanted = {getattr(self, role) for role in ROLES} | {"public_x", *self._extra()}
+        if coarse := getattr(self.partition, "column", None):
+            wanted.add(coarse)
+        wanted.discard("")
+        if self.function is not None:
+            return _called(self.function, wanted)
+        assert self.path is not None
+        return found(str(_place(self.path)), wanted, self.split)
+
+    def _extra(self) -> list[str]:
+        """Columns that only the capacity asks for."""
+        asked = (self.capacity.column, self.capacity.attribute)
+        return [name for name in asked if name is not None and name not in DERIVED]
+
+    def _named(self, table: _Table) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+        """The columns by what they are for, and how to call each in a message; those that are needed are there."""
+        names = {role: getattr(self, role) for role in ROLES} | {"public_x": "public_x"}
+        named = {role: table.columns[name] for role, name in names.items() if name and name in table.columns}
+        if self.partition is not None and "client" in named:
+            raise bad(f"{table.where}: {self.client}", "clients, and a partition", "one of the two", 'client = "" ignores the column')
+        needed = [names["x"], names["y"], *([] if self.partition is not None else [names["client"]]), *self._extra()]
+        missing = [name for name in needed if name not in table.columns]
+        if missing:
+            there = [*table.columns, *table.others]
+            hint = nearest(missing[0], there) or f"found: {show(', '.join(there)) if there else 'none'}"
+            if missing == [names["client"]]:
+                hint += "; a partition makes clients"
+            raise bad(table.where, f"no column {', '.join(missing)}", f"columns {', '.join(needed)}", hint)
+        return named, {role: f"{table.where}: {name}" for role, name in names.items()}
+
+    def _dealt(self, table: _Table, y: np.ndarray, rows: np.ndarray, key: Key, notes: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Each row's client ("" for none) and the rows that have one, by the partition."""
+        assert self.partition is not None
+        coarse = table.columns.get(getattr(self.partition, "column", ""))
+        if coarse is not None:
+            checks.same_rows(f"{table.where}: {getattr(self.partition, 'column', '')}", coarse, len(y))
+        hands = self.partition.deal(y[rows], key, None if coarse is None else coarse[rows])
+        width = max(3, len(str(len(hands) - 1)))
+        client = np.full(len(y), "", f"U{7 + width}")
+        for k, hand in enumerate(hands):
+            client[rows[hand]] = f"client-{k:0{width}d}"
+        dealt = rows[client[rows] != ""]
+        if len(dealt) < len(rows):
+            notes.append(f"{len(rows) - len(dealt)} rows were dealt to no client and are left out")
+        return client, dealt
+
+    def _divide(self, rows: dict[str, np.ndarray], client: np.ndarray, named: Mapping[str, Any], key: Key, notes: list[str]) -> None:
+        """Whole clients for the parts that no row says it is of."""
+        absent = [part for part in SPLITS[1:] if not len(rows[part]) and not (part == "public" and "public_x" in named)]
+        if not absent:
+            return
+        train = rows["train"]
+        names, codes = np.unique(client[train], return_inverse=True)
+        parts = divide(names.tolist(), {part: getattr(self, part) for part in absent}, "train", key)
+        for part in ("train", *absent):
+            rows[part] = train[np.isin(names, parts[part])[codes]]
+        if "split" in named:
+            notes += [f"no row of split is {part}: {len(parts[part])} of the clients are taken for it" for part in absent]
+
+    def _distinct(
+        self, where: str, x: np.ndarray, public_x: np.ndarray, rows: dict[str, np.ndarray], notes: list[str]
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """The public data and the rows of each part, without those that are in a part before, if so wished."""
+        known = digests(x)
+        parts = {"clients": known[rows["train"]], "public": digests(public_x)}
+        parts |= {part: known[rows[part]] for part in ("held_out", "test")}
+        if self.overlap == "error":
+            check_disjoint(where, parts, 'overlap = "drop" leaves them out, "allow" keeps them')
+            return public_x, rows
+        seen, kept = parts["clients"], dict(rows)
+        for part in SPLITS[1:]:
+            again = np.isin(parts[part], seen)
+            seen = np.concatenate([seen, parts[part]])
+            if not again.any():
+                continue
+            notes.append(
+                f"{again.sum()} rows of {part} are in a part before it, and were {'dropped' if self.overlap == 'drop' else 'kept'}"
+            )
+            if self.overlap == "allow":
+                continue
+            if again.all():
+                raise bad(where, f"no row of {part} that is not in a part before it", "at least one")
+            if part == "public":
+                public_x = public_x[~again]
+            if len(rows[part]):
+                kept[part] = rows[part][~again]
+        return public_x, kept
 
     def _images(self, where: str, x: np.ndarray) -> Images | None:
         if not (x.ndim == 4 and x.dtype == np.uint8 if self.images is None else self.images):
             return None
         if x.ndim != 4:
-            raise bad(where, f"rows of {_describe(x)}", "[rows, height, width, channels] for images = true")
+            raise bad(where, f"rows of {checks.describe(x)}", "[rows, height, width, channels] for images = true")
         height, width = x.shape[1:3]
         if self.size is None and height != width and self.pad:
             raise bad(where, f"images of {height} x {width} and pad = {self.pad}", "pad = 0, or a size, for images that are not square")
@@ -156,211 +238,95 @@ class Arrays:
         return Images(self.size or height, self.pad, self.flip, self.public_flips, self.mixup_beta)
 
 
-def read(path: str) -> tuple[dict[str, np.ndarray], list[str]]:
-    """The known columns of a .npz file or of a directory of .npy files, and the names of those that are not known."""
-    found = _file_kind(path)
-    if found == "a directory" and not path.endswith((".npz", ".npy")):
+def _place(path: str) -> Path:
+    """A path, or the store of this name where there is nothing at that path."""
+    there = files.kind(path)
+    return locate(path) if there == "nothing at this path" and (locate(path) / META).is_file() else Path(path)
+
+
+def found(path: str, wanted: set[str], split: str) -> _Table:
+    """The columns at a path, by the reader for what is there."""
+    there = files.kind(path)
+    if there == "a directory":
         try:
-            names = sorted(name.removesuffix(".npy") for name in os.listdir(path) if name.endswith(".npy"))
+            names = os.listdir(path)
         except OSError as error:
             raise bad(path, f"{error.strerror}", "a directory that can be read") from error
-        _check_names(path, names)
-        return {name: _npy(str(Path(path) / f"{name}.npy")) for name in (*NEEDED, *OPTIONAL) if name in names}, _unknown(names)
-    if found != "a file":
-        raise bad(path, found, "a .npz file, or a directory of .npy files")
-    return _npz(path)
+        if columns.is_saved(path) or any(name.endswith(".parquet") for name in names):
+            return _Table(path, *columns.read(path, wanted, split), [])
+        plain = any(name.endswith(".npy") for name in names) or path.endswith((".npz", ".npy"))
+        if names and not plain:
+            folder = folders.read(path)
+            notes = [f"{folder.empty} clients have no image and are left out"] if folder.empty else []
+            if folder.labels:
+                notes.append(f"labels from 0: {show(', '.join(folder.labels))[1:-1]}")
+            return _Table(path, folder.columns, [], notes)
+    elif there == "a file":
+        with files.open_file(path) as file:
+            start = file.read(16)
+        if start.startswith(files.PARQUET):
+            return _Table(path, *columns.read(path, wanted, split), [])
+        if not start.startswith((files.ZIP, files.ZIP_EMPTY)):
+            raise bad(path, files.sniff(start), ALLOWED)
+    else:
+        raise bad(path, there, ALLOWED)
+    return _Table(path, *arrays.read(path, wanted), [])
 
 
-def _npz(path: str) -> tuple[dict[str, np.ndarray], list[str]]:
-    with _open(path) as file:
-        _check_magic(path, file, (NPZ, NPZ_EMPTY), "a .npz file, or a directory of .npy files")
+def _called(function: str, wanted: set[str]) -> _Table:
+    """The columns that a user's function gives; whatever it does wrong is one line too."""
+    try:
+        call: Callable[[], Any] = losses.resolve(function)  # type: ignore[assignment]  # the same rule for every module:function
+    except ValueError as error:
+        raise bad("function", str(error).partition(": got ")[2], "module:function that can be imported") from error
+    except Exception as error:  # of the user's module, while it was imported
+        raise bad("function", f"{show(function)}, which raised {_error(error)}", "a module that can be imported") from error
+    try:
+        given = call()
+    except DataError:
+        raise
+    except Exception as error:
+        raise bad("function", f"{show(function)}, which raised {_error(error)}", "a function that gives columns") from error
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise bad(function, f"{show(type(given).__name__)}", "a mapping from the names of columns to arrays")
+    found = {}
+    for name in (name for name in given if name in wanted):
+        where = f"{function}: {name}"
         try:
-            with zipfile.ZipFile(file) as archive:
-                members = archive.infolist()
-                names = [info.filename.removesuffix(".npy") for info in members]
-                if len(members) > MOST_MEMBERS:
-                    raise bad(path, f"{len(members)} members", f"at most {MOST_MEMBERS}")
-                if len(set(names)) < len(names):
-                    raise bad(path, "two members of the same name", "each column once")
-                _check_names(path, names)
-                known = {name: info for name, info in zip(names, members, strict=True) if name in (*NEEDED, *OPTIONAL)}
-                return {name: _member(f"{path}: {name}", archive, info) for name, info in known.items()}, _unknown(names)
-        except DataError:
-            raise
-        except DAMAGED as error:
-            raise bad(path, f"a file that is truncated or damaged: {error}", "a whole .npz file") from error
+            found[name] = np.asarray(given[name])
+        except Exception as error:
+            raise bad(where, f"no array ({_error(error)})", "an array") from error
+        arrays.check_dtype(where, found[name].dtype)
+        arrays.check_shape(where, found[name].shape)
+    return _Table(function, found, [name for name in given if name not in wanted], [])
 
 
-def _member(where: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise bad(where, f"packing {info.compress_type}", "an array as numpy.savez writes it")
-    if info.file_size > SMALL_BYTES and info.file_size > RATIO * info.compress_size:
-        claim = f"{info.file_size} bytes packed into {info.compress_size}"
-        raise bad(where, claim, f"at most {RATIO} times the packed size", "save it as a directory of .npy files")
-    with archive.open(info) as stream:
-        shape, fortran, dtype = _header(where, stream, info.file_size)
-        raw = stream.read()  # to the end, so that the checksum is looked at
-    flat = np.frombuffer(raw, dtype)
-    return _native(flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape))
+def _error(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error)[:200]}"
 
 
-def _npy(path: str) -> np.ndarray:
-    found = _file_kind(path)
-    if found != "a file":
-        raise bad(path, found, "a .npy file")
-    with _open(path) as file:
-        _check_magic(path, file, (NPY,), "a .npy file")
-        shape, fortran, dtype = _header(path, file, os.fstat(file.fileno()).st_size)
-        return _native(np.asarray(np.memmap(file, dtype, "r", file.tell(), shape, "F" if fortran else "C")))
-
-
-def _header(where: str, stream: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """(shape, Fortran order, dtype), once they agree with the number of bytes that are there."""
-    try:
-        version = np.lib.format.read_magic(stream)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, fortran, dtype = reader(stream)
-    except NO_HEADER as error:
-        raise bad(where, f"a header that is no header ({type(error).__name__})", "an array as numpy.save writes it") from error
-    if dtype.hasobject:
-        raise bad(where, "Python objects (dtype object)", "numbers or strings", "objects would have to be unpickled, which runs code")
-    if dtype.kind not in "biufUS" or not dtype.itemsize or (dtype.kind == "f" and dtype.itemsize > 8):
-        raise bad(where, f"dtype {dtype}", "numbers of at most 64 bits, or strings")
-    claimed = stream.tell() + math.prod(shape) * dtype.itemsize
-    if any(n < 0 for n in shape) or claimed != size:
-        raise bad(where, f"{size} bytes, truncated or damaged", f"{claimed} bytes, as its header says")
-    if not math.prod(shape):
-        raise bad(where, f"nothing (shape {show(list(shape))})", "at least one row")
-    return shape, fortran, dtype
-
-
-def _native(array: np.ndarray) -> np.ndarray:
-    """In C order and this machine's byte order; copied only if it is not."""
-    return np.asarray(array, array.dtype.newbyteorder("="), order="C") if not (array.flags.c_contiguous and array.dtype.isnative) else array
-
-
-def _file_kind(path: str) -> str:
-    """What a path is, without opening it: a FIFO would wait for ever."""
-    try:
-        mode = os.stat(path).st_mode
-    except FileNotFoundError:
-        return "a broken symbolic link" if os.path.islink(path) else "nothing at this path"
-    except (OSError, ValueError) as error:
-        return f"{getattr(error, 'strerror', None) or error}"
-    return KINDS.get(stat.S_IFMT(mode), "something that is no file")
-
-
-def _open(path: str) -> IO[bytes]:
-    try:
-        return open(path, "rb")
-    except OSError as error:
-        raise bad(path, f"{error.strerror}", "a file that can be read") from error
-
-
-def _check_magic(path: str, file: IO[bytes], wanted: tuple[bytes, ...], allowed: str) -> None:
-    """DataError unless the file begins as wanted; a pickle is never opened."""
-    start = file.read(8)
-    file.seek(0)
-    if not start.startswith(wanted):
-        kinds = {NPY: "a .npy file", NPZ: "a .npz or zip file", b"\x1f\x8b": "a gzip file", b"\x89HDF": "an HDF5 file"}
-        other = "a pickle" if start.startswith(PICKLES) else "an empty file" if not start else f"a file that begins with {start!r}"
-        raise bad(path, next((name for magic, name in kinds.items() if start.startswith(magic)), other), allowed)
-
-
-def _check_names(path: str, names: list[str]) -> None:
-    missing = [name for name in NEEDED if name not in names]
-    if missing:
-        found = show(", ".join(names)) if names else "none"
-        raise bad(path, f"no column {', '.join(missing)}", f"columns {', '.join(NEEDED)}", f"found: {found}")
-
-
-def _unknown(names: list[str]) -> list[str]:
-    return [show(name)[1:-1] for name in names if name not in (*NEEDED, *OPTIONAL)]
-
-
-def _same_rows(where: str, column: np.ndarray, rows: int) -> None:
-    if column.shape != (rows,):
-        raise bad(where, f"shape {list(column.shape)}", f"[{rows}], a value for each row of x")
-
-
-def _describe(x: np.ndarray) -> str:
-    return f"{list(x.shape[1:])} {x.dtype}"
-
-
-def _features(where: str, x: np.ndarray) -> np.ndarray:
-    """x, if it is finite numbers in rows."""
-    if x.dtype.kind not in "biuf":
-        raise bad(where, f"dtype {x.dtype}", "numbers")
-    if x.ndim < 2:
-        raise bad(where, f"shape {list(x.shape)}", "[rows, ...], at least one number in each row")
-    if x.dtype.kind in "iu" and x.dtype.itemsize == 8 and not -(2**31) <= x.min() <= x.max() < 2**31:  # a model would see them wrapped
-        raise bad(where, f"{x.min()} to {x.max()}", "whole numbers of 32 bits", "save x as float32")
-    if x.dtype.kind == "f":
-        step = max(1, BLOCK_BYTES // x[0].nbytes)
-        wrong: list[np.ndarray] = []
-        for start in range(0, len(x), step):
-            with np.errstate(over="ignore"):
-                finite = np.isfinite(x[start : start + step].astype(np.float32))  # as a model will see it
-            wrong.append(start + np.flatnonzero(~finite.reshape(len(finite), -1).all(1)))
-        rows = np.concatenate(wrong)
-        if len(rows):
-            raise bad(where, f"NaN or infinity in row {rows[0]}", "finite 32-bit numbers", f"{len(rows)} such rows")
-    return x
-
-
-def _public(where: str, public: np.ndarray, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Separate public data, if it looks like the clients' and is the only one."""
-    if len(rows):
-        raise bad(where, f"public data, and {len(rows)} rows of split that are public too", "one of the two")
-    public = _features(where, public)
-    if public.shape[1:] != x.shape[1:] or public.dtype != x.dtype:
-        raise bad(where, f"rows of {_describe(public)}", f"{_describe(x)}, as in x")
-    return public
-
-
-def _labels(where: str, y: np.ndarray, classes: int | None) -> np.ndarray:
-    """y as int32, if every one is a whole number below the number of classes."""
-    top = classes or MOST_CLASSES
-    if y.dtype.kind not in "biuf":
-        raise bad(where, f"dtype {y.dtype}", f"whole numbers from 0 to {top - 1}")
-    good = (y >= 0) & (y < top) & (y == np.floor(y) if y.dtype.kind == "f" else True)
-    wrong = np.flatnonzero(~good)
+def _said(where: str, named: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The rows of each part by the split column; all are for training without one."""
+    if "split" not in named:
+        return {part: np.arange(len(named["x"]) if part == "train" else 0) for part in SPLITS}
+    said = checks.strings(where, named["split"])
+    wrong = np.flatnonzero(~np.isin(said, SPLITS))
     if len(wrong):
-        raise bad(where, f"{y[wrong[0]]} in row {wrong[0]}", f"whole numbers from 0 to {top - 1}", f"{len(wrong)} such rows")
-    if classes is None and not y.any():
-        raise bad(where, "0 in every row", "at least two different labels", "or set classes")
-    return y.astype(np.int32)
+        raise bad(where, f"{show(str(said[wrong[0]]))} in row {wrong[0]}", ", ".join(SPLITS), f"{len(wrong)} such rows")
+    rows = {part: np.flatnonzero(said == part) for part in SPLITS}
+    if not len(rows["train"]):
+        raise bad(where, "no row that is train", "at least one")
+    return rows
 
 
-def _strings(where: str, column: np.ndarray) -> np.ndarray:
-    if column.dtype.kind == "S":
-        try:
-            return np.char.decode(column, "utf-8")
-        except UnicodeDecodeError as error:
-            raise bad(where, f"the bytes {show(error.object)}", "UTF-8") from error
-    if column.dtype.kind not in "iuU":
-        raise bad(where, f"dtype {column.dtype}", "strings or whole numbers")
-    return np.asarray(column).astype(str)
-
-
-def _names(where: str, column: np.ndarray) -> np.ndarray:
-    """A column of names that may stand in a file, a path or a message."""
-    names = _strings(where, column)
-    for name in np.unique(names).tolist():
-        if not name or len(name) > LONGEST or not name.isprintable() or "/" in name or name in (".", ".."):
-            row = int(np.flatnonzero(names == name)[0])
-            raise bad(where, f"{show(name)} in row {row}", f"1 to {LONGEST} printable characters without /")
-    return names
-
-
-def _domains(where: str, column: np.ndarray) -> tuple[tuple[str, ...], np.ndarray]:
-    names, codes = np.unique(_names(where, column), return_inverse=True)
-    if "all" in names[: len(names) if len(names) > 1 else 0]:
-        raise bad(where, "'all'", "any other name", "metrics of all rows have it")
-    return tuple(names.tolist()), codes
+def _tell_large(sizes: Mapping[str, int], notes: list[str]) -> None:
+    """A client that outweighs the others by far is allowed, but to be known."""
+    name, largest = max(sizes.items(), key=lambda item: item[1])
+    if largest > LARGE * np.median(list(sizes.values())):
+        notes.append(f"client {show(name)[1:-1]} has {largest} of {sum(sizes.values())} training examples")
 
 
 def _split(x: np.ndarray, y: np.ndarray, client: np.ndarray, domain: Any, rows: np.ndarray) -> Split:
-    return Split(x[rows], y[rows], np.unique(client[rows], return_inverse=True)[1], None if domain is None else domain[rows])
+    """Rows to evaluate on; those of a partition's data that were never dealt have no client."""
+    whose = None if (client[rows] == "").any() else np.unique(client[rows], return_inverse=True)[1]
+    return Split(x[rows], y[rows], whose, None if domain is None else domain[rows])

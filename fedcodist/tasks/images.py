@@ -16,10 +16,11 @@ import numpy as np
 
 from fedcodist import keys
 from fedcodist.clients import Clients
+from fedcodist.errors import bad
 from fedcodist.objective import Classify, Images
 from fedcodist.settings import Problem, SettingError, check, setting
 from fedcodist.task import Task
-from fedcodist.tasks.splits import bad, capacities, check_disjoint, check_shares, deal, digests, divide, generator, owners
+from fedcodist.tasks.splits import capacities, check_disjoint, check_shares, deal, digests, divide, generator, owners
 from fedcodist.types import Examples, Key, Split
 
 CLASSES, SIDE, TRAIN = 10, 28, 5_000

@@ -12,21 +12,11 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from fedcodist import keys
-from fedcodist.errors import DataError
+from fedcodist.errors import bad
 from fedcodist.settings import Problem, SettingError, show
 from fedcodist.types import Array, Key
 
 CAPACITY = {"high": 0.1, "mid": 0.2, "low": 0.7}  # the usual picture: most devices are small
-
-
-def bad(where: str, got: str, allowed: str, hint: str = "") -> DataError:
-    """The error that says where, what was found and what is allowed, whatever bytes a file's name is made of.
-
-    >>> print(bad("a\\nb.npz", "a directory", "a .npz file"))
-    a\\nb.npz: got a directory; allowed a .npz file
-    """
-    text = str(Problem(where, got, allowed, hint))
-    return DataError("".join(c if c.isprintable() else ascii(c)[1:-1] for c in text))
 
 
 def generator(key: Key) -> np.random.Generator:
@@ -146,3 +136,28 @@ def check_disjoint(where: str, parts: Mapping[str, np.ndarray], hint: str = "") 
                 found.append(f"{shared} rows of {other} that are also in {one}")
     if found:
         raise bad(where, ", ".join(found), "none", hint)
+
+
+def drop_shared(where: str, parts: Mapping[str, np.ndarray], overlap: str) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Which rows of each part stay, as masks, and what to tell of it. Parts go by digest and in order: what an earlier one has, a later
+    one may not have. `overlap` is error, drop or allow.
+
+    >>> parts = {"clients": np.array([1, 2]), "test": np.array([2, 3, 4])}
+    >>> kept, notes = drop_shared("some.npz", parts, "drop")
+    >>> kept["test"].tolist(), notes
+    ([False, True, True], ['1 rows of test are also in clients: dropped'])
+    """
+    if overlap == "error":
+        check_disjoint(where, parts, 'overlap = "drop" leaves them out, "allow" keeps them')
+    kept, notes = {}, []
+    names = list(parts)
+    for i, name in enumerate(names):
+        kept[name] = np.ones(len(parts[name]), bool)
+        for earlier in names[:i] if overlap != "error" else []:
+            shared = np.isin(parts[name], parts[earlier]) & kept[name]
+            if shared.any():
+                notes.append(f"{int(shared.sum())} rows of {name} are also in {earlier}: {'dropped' if overlap == 'drop' else 'kept'}")
+                kept[name] &= ~shared
+        if overlap == "allow":
+            kept[name][:] = True
+    return kept, notes

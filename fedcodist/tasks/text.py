@@ -26,10 +26,11 @@ import numpy as np
 
 from fedcodist import keys
 from fedcodist.clients import Clients
+from fedcodist.errors import bad
 from fedcodist.objective import BOS, EOS, PAD, NextToken
 from fedcodist.settings import check, setting
 from fedcodist.task import Task
-from fedcodist.tasks.splits import bad, check_shares, digests, divide, owners, shuffled
+from fedcodist.tasks.splits import check_shares, digests, divide, owners, shuffled
 from fedcodist.types import Examples, Split
 
 DOMAINS = ("docstring", "comment")
