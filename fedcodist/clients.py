@@ -8,10 +8,58 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from fedcodist.types import Array, Examples
+
+
+@dataclass(frozen=True, eq=False)
+class Spans(Mapping[str, np.ndarray]):
+    """Rows that lie together: client k has those from start[k] to stop[k]. A million clients cost three arrays and their names.
+
+    >>> spans = Spans(["a", "b"], np.array([0, 2]), np.array([2, 6]))
+    >>> spans["b"].tolist(), spans.of("b"), spans.sizes()
+    ([2, 3, 4, 5], slice(2, 6, None), {'a': 2, 'b': 4})
+    """
+
+    names: Sequence[str]
+    start: np.ndarray
+    stop: np.ndarray
+
+    @cached_property
+    def _place(self) -> dict[str, int]:
+        return {name: k for k, name in enumerate(self.names)}
+
+    def of(self, client: str) -> slice:
+        """Where the client's rows are: a slice reads neighbours, and no copy is made of what is mapped."""
+        k = self._place[client]
+        return slice(int(self.start[k]), int(self.stop[k]))
+
+    def __getitem__(self, client: str) -> np.ndarray:
+        k = self._place[client]
+        return np.arange(self.start[k], self.stop[k])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __contains__(self, client: object) -> bool:
+        return client in self._place
+
+    def sizes(self) -> dict[str, int]:
+        """How many rows each client has."""
+        return dict(zip(self.names, (self.stop - self.start).tolist(), strict=True))
+
+    def only(self, ids: Iterable[str]) -> Spans:
+        """These clients, without those that have no rows."""
+        ids = list(ids)
+        places = np.array([self._place[client] for client in ids], np.int64)
+        full = np.flatnonzero(self.stop[places] > self.start[places])
+        return Spans([ids[k] for k in full], self.start[places[full]], self.stop[places[full]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +79,7 @@ class Clients(Mapping[str, Examples]):
     domain: np.ndarray | None = None  # [rows of x] domain index of each example
 
     def __getitem__(self, client: str) -> Examples:
-        rows = self.rows[client]
+        rows = self.rows.of(client) if isinstance(self.rows, Spans) else self.rows[client]
         return Examples(self.x[rows], self.y[rows])
 
     def __iter__(self) -> Iterator[str]:
@@ -42,10 +90,12 @@ class Clients(Mapping[str, Examples]):
 
     def sizes(self) -> dict[str, int]:
         """How many examples each client has."""
-        return {client: len(rows) for client, rows in self.rows.items()}
+        return self.rows.sizes() if isinstance(self.rows, Spans) else {client: len(rows) for client, rows in self.rows.items()}
 
     def only(self, ids: Iterable[str], domain: int | None = None) -> Clients:
         """These clients, with only their examples of one domain if one is named. Clients left without examples go."""
+        if domain is None and isinstance(self.rows, Spans):
+            return Clients(self.x, self.y, self.rows.only(ids), self.domain)
         rows = {client: self.rows[client] for client in ids}
         if domain is not None:
             assert self.domain is not None

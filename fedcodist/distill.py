@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import jax
@@ -55,7 +55,7 @@ class Distiller:
         count = self.steps * self.batch
         first, last = nth * count, (nth + 1) * count
         epochs = [
-            keys.permutation(keys.derive(key, "public", epoch), n) if self.shuffle else np.arange(n)
+            _reshuffled(tuple(keys.derive(key, "public", epoch).tolist()), n) if self.shuffle else np.arange(n)
             for epoch in range(first // n, (last - 1) // n + 1)
         ]
         start = first - first // n * n
@@ -64,6 +64,12 @@ class Distiller:
     def optimizer(self) -> optax.GradientTransformation:
         """Adam for learning rate 1; the student's schedule multiplies its update."""
         return optax.adam(1.0, b1=self.b1, b2=self.b2, eps=self.eps)
+
+
+@lru_cache(maxsize=2)
+def _reshuffled(key: tuple[int, int], n: int) -> np.ndarray:
+    """The order of an epoch. Kept for the next rounds: with millions of public examples it takes a second to draw."""
+    return keys.permutation(np.array(key, np.uint32), n)
 
 
 def targets(logits: Sequence[Array], weights: Array, temperatures: Array, mix: str = "probs") -> Array:

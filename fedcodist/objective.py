@@ -1,14 +1,15 @@
 """What is learned, as pure functions for compiled programs: how rows become inputs, the loss of a row, the sums behind every metric.
 
 Two objectives: `Classify` (images or plain vectors) and `NextToken` (text). Raw rows stay as they are stored, bytes for images, and are
-cropped, flipped, standardised and mixed inside the program, each image by its own draw (A2, A3, A18, A19; DEVIATION D6).
+cropped, flipped, standardised and mixed inside the program, each image by its own draw (A2, A3, A18, A19; DEVIATION D6); what FedJAX does
+instead is a switch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,8 @@ import numpy as np
 from fedcodist.types import Array
 
 BINS = 15  # of the calibration error
+Scale = Literal["image", "cifar", "fedjax"]
+CIFAR_MEAN, CIFAR_DEVIATION = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)  # CIFAR-10's, which FedJAX takes for CIFAR-100 too
 
 
 @dataclass(frozen=True)
@@ -28,10 +31,12 @@ class Images:
     flip: bool = True
     public_flips: bool = True  # distillation's extra horizontal and vertical flips (A19)
     mixup_beta: float = 2.0  # of distillation's mixup, Beta(b, b) for each image (A18); 0 is off
+    scale: Scale = "image"  # each image by itself; "cifar": by fixed means and deviations; "fedjax": as FedJAX's 24 x 24 variant (A2)
+    per_batch: bool = False  # FedJAX's augmentation: one crop and one flip for the whole batch, never the last offset (A3)
 
     def see(self, x: Array, key: Any = None) -> Array:
         """[batch, size, size, channels] float32."""
-        return standardise(self._centre(x) if key is None else self._crop_and_flip(x, key))
+        return standardise(self._centre(x) if key is None else self._crop_and_flip(x, key), self.scale)
 
     def see_public(self, x: Array, key: Any = None) -> Array:
         """As `see`, then flipped both ways and mixed with other images of the batch."""
@@ -50,11 +55,13 @@ class Images:
         """One gather for both: rows and columns of each image by its own draw, columns backwards where the coin says so."""
         images = len(x)
         x = jnp.pad(x, ((0, 0), (self.pad, self.pad), (self.pad, self.pad), (0, 0)))
-        room = jnp.array([x.shape[1] - self.size + 1, x.shape[2] - self.size + 1])
-        corner = jax.random.randint(jax.random.fold_in(key, 0), (images, 2), 0, room)
+        draws = 1 if self.per_batch else images
+        last = 0 if self.per_batch else 1
+        room = jnp.maximum(jnp.array([x.shape[1] - self.size + last, x.shape[2] - self.size + last]), 1)
+        corner = jnp.broadcast_to(jax.random.randint(jax.random.fold_in(key, 0), (draws, 2), 0, room), (images, 2))
         across = jnp.broadcast_to(jnp.arange(self.size), (images, self.size))
         if self.flip:
-            coin = jax.random.bernoulli(jax.random.fold_in(key, 1), 0.5, (images, 1))
+            coin = jax.random.bernoulli(jax.random.fold_in(key, 1), 0.5, (draws, 1))
             across = jnp.where(coin, across[:, ::-1], across)
         rows, columns = corner[:, :1] + jnp.arange(self.size), corner[:, 1:] + across
         return x[jnp.arange(images)[:, None, None], rows[:, :, None], columns[:, None, :]]
@@ -107,10 +114,10 @@ class NextToken:
     scale: float = 13.3  # a row's loss is its sum over tokens divided by this expected length (A8)
 
     def see(self, x: Array, key: Any = None) -> Array:
-        return x
+        return x.astype(jnp.int32)  # kept in 16 bits where the vocabulary fits
 
     def see_public(self, x: Array, key: Any = None) -> Array:
-        return x
+        return x.astype(jnp.int32)
 
     def loss(self, logits: Array, y: Array) -> Array:
         return jnp.sum(_cross_entropy(logits, y) * (y != PAD), -1) / self.scale
@@ -144,13 +151,18 @@ class NextToken:
         }
 
 
-def standardise(x: Array) -> Array:
-    """Each image to mean 0 and standard deviation 1, which is floored at 1/sqrt(pixels) so that a constant image gives zeros."""
+def standardise(x: Array, scale: Scale = "image") -> Array:
+    """Each image to mean 0 and standard deviation 1, which is floored at 1/sqrt(pixels) so that a constant image gives zeros.
+
+    `fedjax` floors it at sqrt(pixels), 41.6 grey levels for 24 x 24 colours; `cifar` takes the same means and deviations for all images.
+    """
     x = x.astype(jnp.float32)
+    if scale == "cifar":
+        return (x / 255 - jnp.array(CIFAR_MEAN)) / jnp.array(CIFAR_DEVIATION)
     pixels = x.shape[1] * x.shape[2] * x.shape[3]
     centred = x - jnp.mean(x, (1, 2, 3), keepdims=True)
     deviation = jnp.sqrt(jnp.mean(centred**2, (1, 2, 3), keepdims=True))
-    return centred / jnp.maximum(deviation, pixels**-0.5)
+    return centred / jnp.maximum(deviation, pixels**-0.5 if scale == "image" else pixels**0.5)
 
 
 def mixup(x: Array, key: Any, beta: float) -> Array:

@@ -22,6 +22,7 @@ class Task:
     classes: int
     domains: tuple[str, ...] = ("all",)
     attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # {attribute: {client: value}}, to choose pools by
+    digest: str = ""  # of the source, where it is known without reading every row
     notes: tuple[str, ...] = ()  # what a user should know about this data: rows left out, labels dropped
 
     def split(self, name: str) -> Split:

@@ -1,8 +1,9 @@
 """The fast engine: whole client epochs inside one compiled program, blocks of clients spread over the cores.
 
 A cohort is sorted and cut into blocks of a fixed number of clients. One program takes a block: a scan over its clients that folds their
-replies as it goes, so memory does not grow with the cohort. Threads run blocks side by side (the program holds no Python), and blocks are
-joined in their order. Neither the number of workers nor the order of the clients can therefore change a bit of the result.
+replies as it goes, so memory does not grow with the cohort. Threads run blocks side by side (the program holds no Python) while the next
+clients are read, and blocks are joined in their order. Neither the number of workers nor the order of the clients can therefore change a
+bit of the result.
 
 On a GPU the clients of a block run under vmap instead, which fills the device; on a CPU that would be many times slower.
 """
@@ -10,9 +11,9 @@ On a GPU the clients of a block run under vmap instead, which fills the device; 
 from __future__ import annotations
 
 import os
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from fedcodist.pool import Pool
     from fedcodist.task import Task
 
+AHEAD = 2  # blocks that are read while as many as there are workers are computed
+
 
 @dataclass(frozen=True)
 @checked
@@ -45,22 +48,37 @@ class Compiled:
     def gather(self, task: Task, asks: Sequence[Ask]) -> list[Folded]:
         form = self.form if self.form != "auto" else "scan" if jax.default_backend() == "cpu" else "vmap"
         blocks = [(a, block) for a, ask in enumerate(asks) for block in _blocks(ask.cohort, self.block)]
-
-        def run(item: tuple[int, list[str]]) -> tuple[int, Tree]:
-            a, block = item
-            pool, sent, _, key = asks[a]
-            data, client_keys = _pack(pool, block, self.block, key)
-            statics = pool.model, task.objective, pool.work, pool.fold, form
-            with _first_alone((statics, data.x.shape)):
-                return a, jax.block_until_ready(_run_block(*statics, sent, data, client_keys))
-
+        workers = self.workers or cores()
         totals: dict[int, Tree] = {}
-        for a, part in self.map(run, blocks):  # in the order of the blocks, whoever ran them
-            totals[a] = _join(asks[a].pool.fold, totals[a], part) if a in totals else part
+        flying: deque[tuple[int, Future]] = deque()
+
+        def land() -> None:  # in the order of the blocks, whoever ran them
+            a, part = flying.popleft()
+            done = part.result()
+            totals[a] = _join(asks[a].pool.fold, totals[a], done) if a in totals else done
+
+        try:
+            for a, block in blocks:
+                # This thread reads the next clients while the others compute: their rows may still be on disk.
+                packed = _pack(asks[a].pool, block, self.block, asks[a].key)
+                flying.append((a, _threads(workers).submit(_work, task, asks[a], form, *packed)))
+                if len(flying) > workers + AHEAD:
+                    land()
+            while flying:
+                land()
+        finally:  # an error or an interrupt: nothing of this round goes on behind the next one
+            for _, part in flying:
+                part.cancel()
         return [_done(ask.pool.fold, totals[a]) for a, ask in enumerate(asks)]
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
         return _threads(self.workers or cores()).map(function, items)
+
+
+def _work(task: Task, ask: Ask, form: str, data: Data, client_keys: np.ndarray) -> Tree:
+    statics = ask.pool.model, task.objective, ask.pool.work, ask.pool.fold, form
+    with _first_alone((statics, data.x.shape)):
+        return jax.block_until_ready(_run_block(*statics, ask.sent, data, client_keys))
 
 
 def cores() -> int:
