@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 PIP     = $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
-.PHONY: demo test check kills bench docs wheel clean
+.PHONY: demo test check kills bench docs fuzz wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/fedcodist demo
@@ -17,6 +17,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright
 	$(BIN)/python tools/make_docs.py --check
+	$(BIN)/python tools/make_presets.py --check
 
 # 50 random kill -9 of a small run, each resumed by the same command; prints how many ended byte-identical.
 kills: $(VENV)/.dev
@@ -27,7 +28,12 @@ bench: $(VENV)/.dev benches/.venv/.torch
 	$(BIN)/python benches/w1.py --torch benches/.venv/bin/python
 
 docs: $(VENV)/.dev
+	$(BIN)/python tools/make_presets.py
 	$(BIN)/python tools/make_docs.py
+
+# Every reader of files against mutated files, a minute each.
+fuzz: $(VENV)/.dev
+	$(BIN)/python tests/fuzz/fuzz.py --seconds 60
 
 wheel: $(VENV)/.dev
 	$(BIN)/python -m build --no-isolation --outdir dist .

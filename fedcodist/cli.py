@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from fedcodist import cli_data
 from fedcodist.errors import ConfigError, Failure, Interrupted
 from fedcodist.settings import one_line
 from fedcodist.tables import FORMATS
@@ -121,6 +122,8 @@ def parser() -> Parser:
     report = verb("report", "One self-contained HTML page, plots and a CSV about runs.", "fedcodist report runs/images", shown)
     report.add_argument("runs", nargs="+", metavar="RUN", help="run directories, or directories that hold some")
     report.add_argument("--out", action=Once, metavar="DIR", help="where the page goes (default: in the first RUN)")
+    data = verb("data", "Prepare, verify and look at data.", "fedcodist data list")
+    cli_data.add(data, Parser, Once, shared=shared, shown=shown)
     return top
 
 
@@ -144,6 +147,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.verb is None:
             top.print_help()
             return 2
+        if args.verb == "data" and args.data_verb is None:
+            top.parse_args(["data", "--help"])
         code = VERBS[args.verb](args)
         sys.stdout.flush()
         return code
@@ -342,7 +347,7 @@ def _find(given: list[str]) -> list[Path]:
     return found
 
 
-VERBS = {"demo": _demo, "run": _run, "show": _show, "list": _list, "compare": _compare, "report": _report}
+VERBS = {"demo": _demo, "run": _run, "show": _show, "list": _list, "compare": _compare, "report": _report, "data": cli_data.run}
 
 
 def _read(args: argparse.Namespace) -> Any:

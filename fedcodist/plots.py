@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -240,6 +240,28 @@ def cost(arms: Sequence[Arm]) -> Figure | None:
         ax.spines["bottom"].set_visible(False)
         if not ax.yaxis_inverted():  # shared: the second would turn it back
             ax.invert_yaxis()
+    return figure
+
+
+def draw_bars(histograms: Mapping[str, Sequence[tuple[str, int]]], path: Path) -> None:
+    """Save a panel of bars for each histogram, [(bin, count)], as path.png and path.svg."""
+    matplotlib = _matplotlib()
+    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **RC}):
+        save(bars({title: bins for title, bins in histograms.items() if bins}), path)
+
+
+def bars(shown: Mapping[str, Sequence[tuple[str, int]]]) -> Figure:
+    """A panel of bars for each histogram."""
+    figure, axes = _grid(len(shown), 2, 2.2)
+    for ax, (title, bins) in zip(axes, shown.items(), strict=True):
+        names, counts = zip(*bins, strict=True)
+        ax.bar(range(len(bins)), counts, color=COLOURS[0], width=0.8)
+        ax.set_title(title, loc="left", fontsize=9)
+        step = -(-len(bins) // 6)
+        ax.set_xticks(range(0, len(bins), step), [str(name).removesuffix(" examples") for name in names[::step]], fontsize=7)
+        if all(str(name).endswith(" examples") for name in names):
+            ax.set_xlabel("examples", fontsize=8)
+            ax.set_ylabel("labels", fontsize=8)
     return figure
 
 

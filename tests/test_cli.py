@@ -387,9 +387,9 @@ TRAIN = np.array([SPLIT.get(i // 4, "train") for i in range(40)])
     "row, columns, pattern",
     [
         (
-            "31 no public rows",
-            {"split": np.where(TRAIN == "public", "train", TRAIN)},
-            r"split: got no row that is public; allowed at least one",
+            "31 no training rows",
+            {"split": np.where(TRAIN == "train", "public", TRAIN)},
+            r"split: got no row that is train; allowed at least one",
         ),
         (
             "31 empty",
@@ -415,7 +415,7 @@ def test_data_that_is_missing(call, place):
     arrays()
     Path("data.npz").unlink()
     code, _, lines = call("run", "good.toml")
-    assert code == 3 and re.match(r"error: data.npz: got nothing at this path; allowed a .npz file", lines[0])
+    assert code == 3 and re.match(r"error: data.npz: got nothing at this path; allowed a .npz or Parquet file", lines[0])
 
 
 def test_27_29_34_odd_clients_and_labels_are_told_and_the_run_goes_on(call):

@@ -1,0 +1,147 @@
+"""What a task's data look like: how many clients and examples, which labels, how long, and whether any part leaks into another.
+
+Everything is counted from the rows themselves, the way an experiment will see them. Two rows are the same if their contents are; a row of
+the public, held-out or test data that a client also has makes a result say less than it seems to, so it is a finding and not a footnote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedcodist.clients import sizes
+from fedcodist.objective import EOS, PAD, NextToken
+from fedcodist.task import Task
+from fedcodist.tasks.splits import digests
+from fedcodist.types import Array, Examples
+
+BAR, BINS = 40, 12  # characters of the longest bar; bins of a histogram
+BLOCK = 10_000  # rows looked at at once
+MOST_LABELS = 20  # shown one by one
+
+
+class Survey(NamedTuple):
+    """The counts, ready for a table, bars and a picture."""
+
+    task: str
+    rows: list[dict[str, Any]]  # one for each part
+    skew: dict[str, float]  # means over the clients
+    histograms: dict[str, list[tuple[str, int]]]  # {title: [(bin, count)]}
+    overlaps: list[tuple[str, str, int]]  # (later part, earlier part, rows)
+    notes: tuple[str, ...]
+
+
+def survey(task: Task) -> Survey:
+    """Count everything once; no more than a block of rows is in memory."""
+    text = isinstance(task.objective, NextToken)
+    clients = sizes(task.clients)
+    parts: dict[str, Callable[[], Iterator[Examples]]] = {
+        "clients": lambda: _clients(task),
+        "public": lambda: _blocks(task.public.x, task.public.y),
+        "held_out": lambda: _blocks(task.held_out.x, task.held_out.y),
+        "test": lambda: _blocks(task.test.x, task.test.y),
+    }
+    owners = {"clients": len(clients), "held_out": _count(task.held_out.client), "test": _count(task.test.client)}
+    histograms = {"examples of a client": _bins(np.array(list(clients.values())))}
+    skew = {"examples": float(np.mean(list(clients.values())))}
+    rows, known = [], {}
+    for name, blocks in parts.items():
+        hashes, lengths, labels = [], [], []
+        for block in blocks():
+            hashes.append(digests(block.x))
+            if text:
+                said = np.asarray(block.x)[:, 1:] if block.y is None else np.asarray(block.y)  # the first token is the beginning
+                lengths.append(((said != PAD) & (said != EOS)).sum(1))
+            elif block.y is not None:
+                labels.append(np.asarray(block.y))
+        earlier = np.concatenate([*known.values(), np.zeros(0, np.uint64)])
+        known[name] = np.concatenate([*hashes, np.zeros(0, np.uint64)])
+        y = np.concatenate([*labels, np.zeros(0, np.int32)])
+        counts = {"part": name, "clients": owners.get(name, "-"), "examples": len(known[name]), "labels": len(np.unique(y)) or "-"}
+        rows.append(counts | {"also in an earlier part": int(np.isin(known[name], earlier).sum())})
+        if text:
+            histograms[f"words of a sentence, {name}"] = _bins(np.concatenate([*lengths, np.zeros(0, int)]))
+        elif len(y):
+            histograms[f"labels, {name}"] = _labels(y, task.classes)
+    if not text:
+        skew["labels"] = float(np.mean([len(np.unique(np.asarray(task.clients[client].y))) for client in task.clients]))
+    return Survey(task.name, rows, skew, histograms, overlaps(known), task.notes)
+
+
+def overlaps(known: Mapping[str, np.ndarray]) -> list[tuple[str, str, int]]:
+    """(part, earlier part, how many of its rows are there too) by the digests of their rows, for all pairs that share any.
+
+    >>> overlaps({"clients": np.array([1, 2]), "test": np.array([2, 2, 3])})
+    [('test', 'clients', 2)]
+    """
+    names = list(known)
+    found = []
+    for i, later in enumerate(names):
+        for earlier in names[:i]:
+            shared = int(np.isin(known[later], known[earlier]).sum())
+            if shared:
+                found.append((later, earlier, shared))
+    return found
+
+
+def words(found: Survey) -> str:
+    """The histograms and means for eyes; the parts are a table of their own."""
+    lines = [", ".join(f"{value:.1f} {name}" for name, value in found.skew.items()) + " of a client, on average"]
+    for title, bins in found.histograms.items():
+        most = max((count for _, count in bins), default=0)
+        lines += ["", title]
+        width = max((len(name) for name, _ in bins), default=0)
+        lines += [f"  {name:>{width}} {'#' * round(BAR * count / max(most, 1)):<{BAR}} {count:,}" for name, count in bins]
+    lines.append("")
+    lines += [f"overlap: {count:,} rows of {later} are also in {earlier}" for later, earlier, count in found.overlaps] or ["overlap: none"]
+    lines += [f"note: {note}" for note in found.notes]
+    return "\n".join(lines)
+
+
+def draw(found: Survey, path: Path) -> Path:
+    """The histograms as one picture."""
+    from fedcodist.plots import draw_bars
+
+    draw_bars(found.histograms, path)
+    return path
+
+
+def _clients(task: Task) -> Iterator[Examples]:
+    for client in task.clients:
+        yield task.clients[client]
+
+
+def _blocks(x: Array, y: Array | None) -> Iterator[Examples]:
+    for start in range(0, len(x), BLOCK):
+        yield Examples(x[start : start + BLOCK], None if y is None else y[start : start + BLOCK])
+
+
+def _count(codes: Any) -> Any:
+    return "-" if codes is None else len(np.unique(codes))
+
+
+def _bins(values: np.ndarray) -> list[tuple[str, int]]:
+    """Whole numbers in at most BINS bins of equal width.
+
+    >>> _bins(np.array([1, 1, 2, 4]))
+    [('1', 2), ('2', 1), ('3', 0), ('4', 1)]
+    """
+    if not len(values):
+        return []
+    low, high = int(values.min()), int(values.max())
+    width = -(-(high - low + 1) // BINS)
+    counts = np.bincount((values - low) // width)
+    return [
+        (str(low + k * width) if width == 1 else f"{low + k * width}-{low + (k + 1) * width - 1}", int(n)) for k, n in enumerate(counts)
+    ]
+
+
+def _labels(y: np.ndarray, classes: int) -> list[tuple[str, int]]:
+    """Each label's count; of many labels, how many labels have how many examples."""
+    counts = np.bincount(y, minlength=classes)
+    if classes <= MOST_LABELS:
+        return [(str(label), int(n)) for label, n in enumerate(counts)]
+    return [(f"{name} examples", count) for name, count in _bins(counts)]

@@ -1,0 +1,123 @@
+"""Next-word prediction on a prepared text store: Stack Overflow, StackExchange, a company's messages.
+
+Everything that needs the words was settled when the store was prepared; opening it maps ids into memory and reads no sentence. Clients keep
+their domains, so that pools may learn from one domain each (the paper's questions and answers): `has_<domain>` and `main_domain` are
+attributes to choose clients by.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedcodist import keys
+from fedcodist.clients import Clients, Spans
+from fedcodist.errors import bad
+from fedcodist.objective import NextToken
+from fedcodist.settings import check, setting
+from fedcodist.store import Store, open_store
+from fedcodist.task import Task
+from fedcodist.tasks.capacity import Capacity
+from fedcodist.types import Examples, Split
+
+
+@dataclass(frozen=True)
+class Text:
+    """Text with authors, from a prepared store; `fedcodist data prepare` comes first."""
+
+    kind: ClassVar[str] = "text"
+    data: str  # the name or the path of a prepared store
+    public: str = "in_domain"  # or the name of a store of public text with the same vocabulary, such as c4
+    public_size: int | None = setting(None, ge=1)  # only so many public sentences, chosen at random
+    public_labels: bool = False  # keep the next words of the public data, for methods that may use them
+    scale: float | None = setting(None, gt=0, le=1e4)  # of the loss: the mean number of tokens of a sentence, if not given (A8)
+    capacity: Capacity = Capacity()
+    split_seed: int = setting(0, ge=0, le=2**63 - 1)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def load(self) -> Task:
+        """Open the store; nothing is read but the clients' names and domains."""
+        store = open_store(self.data, "text")
+        other = store if self.public == "in_domain" else open_store(self.public, "text")
+        _check_vocabulary(self.data, store, self.public, other)
+        for part in ("federated", "held_out", "test"):
+            if not store.facts["examples"][part]:
+                raise bad(f"data {self.data}", f"no {part} sentence", "at least one", "is it a store of public text?")
+        key = keys.derive(keys.root(self.split_seed), "text")
+        clients = Clients(*_both(store["federated_line"]), _spans(store, "federated"), np.asarray(store["federated_domain"]))
+        public_line = other["public_line"]
+        if self.public_size is not None:
+            if self.public_size > len(public_line):
+                raise bad("task.public_size", str(self.public_size), f"at most the {len(public_line)} public sentences")
+            chosen = keys.permutation(keys.derive(key, "public_size"), len(public_line))[: self.public_size]
+            public_line = public_line[np.sort(chosen)]
+        public_x, public_y = _both(public_line)
+        domains = tuple(store.facts["domains"]) if len(store.facts["domains"]) > 1 else ("all",)
+        attributes = _attributes(clients, domains)
+        attributes["capacity"] = self.capacity.assign(clients, keys.derive(key, "capacity"), attributes, clients.sizes())
+        tokens = store.facts["tokens"]["federated"] / store.facts["examples"]["federated"] + 1  # with the end of the sentence
+        known = store.facts["vocabulary"]
+        return Task(
+            name=self.kind,
+            objective=NextToken(oov=known["oov"], scale=self.scale or round(tokens, 1)),
+            clients=clients,
+            public=Examples(public_x, public_y if self.public_labels else None),
+            held_out=_split(store, "held_out", len(domains) > 1),
+            test=_split(store, "test", len(domains) > 1),
+            classes=known["size"],
+            domains=domains,
+            attributes=attributes,
+            digest=store.digest + (other.digest if other is not store else ""),
+            notes=tuple(_notes(store)),
+        )
+
+
+def _both(line: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What a model reads, and what it should say: views of the same ids."""
+    return line[:, :-1], line[:, 1:]
+
+
+def _spans(store: Store, part: str) -> Spans:
+    ends = np.asarray(store[f"{part}_ends"])
+    return Spans(store.text(f"{part}_clients"), np.concatenate([[0], ends[:-1]]).astype(np.int64), ends)
+
+
+def _split(store: Store, part: str, domains: bool) -> Split:
+    ends = np.asarray(store[f"{part}_ends"])
+    codes = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
+    return Split(*_both(store[f"{part}_line"]), codes, np.asarray(store[f"{part}_domain"]) if domains else None)
+
+
+def _attributes(clients: Clients, domains: tuple[str, ...]) -> dict[str, Any]:
+    """Of each client: which domains it has, and which one most of."""
+    spans = clients.rows
+    assert isinstance(spans, Spans) and clients.domain is not None
+    if len(domains) < 2:
+        return {}
+    counts = np.stack([np.add.reduceat((clients.domain == k).astype(np.int64), spans.start) for k in range(len(domains))])
+    main = [domains[k] for k in counts.argmax(0)]
+    has = {f"has_{name}": dict(zip(spans.names, np.where(counts[k] > 0, "yes", "no").tolist())) for k, name in enumerate(domains)}
+    return {"main_domain": dict(zip(spans.names, main)), **has}
+
+
+def _check_vocabulary(name: str, store: Store, other_name: str, other: Store) -> None:
+    ours, theirs = store.facts["vocabulary"], other.facts["vocabulary"]
+    if ours["sha256"] != theirs["sha256"] or store.facts["length"] != other.facts["length"]:
+        got = f"a vocabulary of {theirs['size']} ({theirs['sha256'][:8]}), {other.facts['length']} tokens a sentence"
+        allowed = f"that of {name}: {ours['size']} ({ours['sha256'][:8]}), {store.facts['length']} tokens"
+        raise bad(f"data {other_name}", got, allowed, f"prepare it with vocabulary = {name}")
+
+
+def _notes(store: Store) -> list[str]:
+    facts = store.facts
+    words, unknown = facts["tokens"]["federated"], facts["unknown_tokens"]["federated"]
+    counts = f"{facts['examples']['held_out']:,} held out, {facts['examples']['test']:,} test sentences"
+    return [
+        f"{facts['clients']['federated']:,} clients, {facts['examples']['federated']:,} sentences; {counts}",
+        f"{100 * unknown / max(words, 1):.1f} % of the clients' words are out of the vocabulary of {facts['vocabulary']['size']:,}",
+        *facts["notes"],
+    ]
