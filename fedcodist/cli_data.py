@@ -114,9 +114,7 @@ def _verify(args: argparse.Namespace) -> int:
 def _show(args: argparse.Namespace) -> int:
     from fedcodist import survey, tables
 
-    task = _task(args.what, args.set)
-    with _progress(args.quiet):
-        found = survey.survey(task.load())
+    found = survey.survey_public(opened) if (opened := _public(args.what)) else survey.survey(_task(args.what, args.set).load())
     if args.format == "json":
         print(json.dumps(found._asdict(), indent=2))
     else:
@@ -131,6 +129,18 @@ def _show(args: argparse.Namespace) -> int:
         shared = ", ".join(f"{count} rows of {later} that are also in {earlier}" for later, earlier, count in found.overlaps)
         raise DataError(f"{args.what}: got {shared}; allowed none (--allow-overlap)")
     return 0
+
+
+def _public(what: str) -> Any:
+    """A store that is only public data, and so no task by itself."""
+    from fedcodist import store
+
+    if not (store.locate(what) / store.META).is_file():
+        return None
+    opened = store.open_store(what)
+    facts = opened.facts
+    other = facts["kind"] == "labelled_images" and facts["classes"] != 100
+    return opened if other or (facts["kind"] == "text" and not facts["examples"]["federated"]) else None
 
 
 def _task(what: str, assignments: list[str]) -> Any:

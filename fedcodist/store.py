@@ -62,15 +62,18 @@ class Store:
     def __getitem__(self, name: str) -> np.ndarray:
         """A column of numbers."""
         found, place = self.columns[name], self.path / f"{name}.npy"
-        try:
+        rows, *shape = found["shape"]
+        header = _header(found["dtype"], shape, rows)
+        with files.open_file(place) as file:
+            if file.read(len(header)) != header:  # as it was written, so no parser ever sees another one
+                hint = f"fedcodist data verify {self.path.name}"
+                raise bad(str(place), "another header", f"{found['dtype']} {found['shape']}, as in {META}", hint)
             if 0 in found["shape"]:
                 return np.empty(found["shape"], found["dtype"])
-            array = np.load(place, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise bad(str(place), f"{error}", "a column of this store", f"fedcodist data verify {self.path.name}") from error
-        if list(array.shape) != list(found["shape"]) or array.dtype.str != found["dtype"]:
-            raise bad(str(place), f"{array.dtype.str} {list(array.shape)}", f"{found['dtype']} {list(found['shape'])}, as in {META}")
-        return array
+            try:
+                return np.memmap(file, found["dtype"], "r", len(header), tuple(found["shape"]))
+            except (OSError, ValueError) as error:
+                raise bad(str(place), f"{error}", "a whole column") from error
 
     def text(self, name: str) -> list[str]:
         """A column of names."""
@@ -79,9 +82,7 @@ class Store:
             try:
                 return file.read(LONGEST_TEXT).decode("utf-8").split("\n")[:-1]
             except UnicodeDecodeError as error:
-                raise bad(
-                    str(place), "bytes that are no UTF-8", "a column of this store", f"fedcodist data verify {self.path.name}"
-                ) from error
+                raise bad(str(place), f"bytes that are no UTF-8 at {error.start}", "a column of names", "prepare it again") from error
 
     @cached_property
     def options(self) -> dict[str, Any]:
@@ -204,7 +205,7 @@ class Writer:
         """Lines at the end of a column of names."""
         self._shapes.setdefault(name, ("text", []))
         with storing(self.partial / f"{name}.txt"):
-            self._open(name).write("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass"))
+            self._open(name).write("".join(f"{line}\n" for line in lines).encode("utf-8"))
 
     def rows(self, name: str) -> np.ndarray:
         """What a column holds so far, mapped."""
@@ -222,7 +223,7 @@ class Writer:
             return []
         with storing(self.partial / f"{name}.txt"):
             self._open(name).flush()
-            return (self.partial / f"{name}.txt").read_text("utf-8", "surrogatepass").split("\n")[:-1]
+            return (self.partial / f"{name}.txt").read_text("utf-8").split("\n")[:-1]
 
     def scratch(self) -> Path:
         """A directory for files that are only needed on the way; it goes when the store is finished."""

@@ -7,6 +7,7 @@ the public, held-out or test data that a client also has makes a result say less
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from fedcodist.clients import sizes
 from fedcodist.objective import EOS, PAD, NextToken
+from fedcodist.store import Store
 from fedcodist.task import Task
 from fedcodist.tasks.splits import digests
 from fedcodist.types import Array, Examples
@@ -34,25 +36,51 @@ class Survey(NamedTuple):
     notes: tuple[str, ...]
 
 
+Parts = Mapping[str, Callable[[], Iterator[Examples]]]  # the blocks of each part, as often as they are wanted
+
+
 def survey(task: Task) -> Survey:
     """Count everything once; no more than a block of rows is in memory."""
     text = isinstance(task.objective, NextToken)
     clients = sizes(task.clients)
-    parts: dict[str, Callable[[], Iterator[Examples]]] = {
+    parts: Parts = {
         "clients": lambda: _clients(task),
         "public": lambda: _blocks(task.public.x, task.public.y),
         "held_out": lambda: _blocks(task.held_out.x, task.held_out.y),
         "test": lambda: _blocks(task.test.x, task.test.y),
     }
     owners = {"clients": len(clients), "held_out": _count(task.held_out.client), "test": _count(task.test.client)}
-    histograms = {"examples of a client": _bins(np.array(list(clients.values())))}
+    rows, histograms, known = _look(parts, owners, None if text else task.classes)
     skew = {"examples": float(np.mean(list(clients.values())))}
-    rows, known = [], {}
+    if not text:
+        skew["labels"] = float(np.mean([len(np.unique(np.asarray(task.clients[client].y))) for client in task.clients]))
+    histograms = {"examples of a client": _bins(np.array(list(clients.values()))), **histograms}
+    return Survey(task.name, rows, skew, histograms, overlaps(known), task.notes)
+
+
+def survey_public(store: Store) -> Survey:
+    """A store that is no task by itself: public images, or public text."""
+    parts: Parts
+    if store.facts["kind"] == "text":
+        line, classes = store["public_line"], None
+        parts = {"public": lambda: _blocks(line[:, :-1], line[:, 1:])}
+    else:
+        classes = store.facts["classes"]
+        parts = {split: partial(_blocks, store[f"{split}_x"], store[f"{split}_fine"]) for split in ("train", "test")}
+    rows, histograms, known = _look(parts, {}, classes)
+    return Survey(store.path.name, rows, {}, histograms, overlaps(known), tuple(store.facts.get("notes", ())))
+
+
+def _look(
+    parts: Parts, owners: Mapping[str, Any], classes: int | None
+) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, np.ndarray]]:
+    """A row of counts for each part, the histograms, and the digests; without classes it is text."""
+    rows, known, histograms = [], {}, {}
     for name, blocks in parts.items():
         hashes, lengths, labels = [], [], []
         for block in blocks():
             hashes.append(digests(block.x))
-            if text:
+            if classes is None:
                 said = np.asarray(block.x)[:, 1:] if block.y is None else np.asarray(block.y)  # the first token is the beginning
                 lengths.append(((said != PAD) & (said != EOS)).sum(1))
             elif block.y is not None:
@@ -62,13 +90,11 @@ def survey(task: Task) -> Survey:
         y = np.concatenate([*labels, np.zeros(0, np.int32)])
         counts = {"part": name, "clients": owners.get(name, "-"), "examples": len(known[name]), "labels": len(np.unique(y)) or "-"}
         rows.append(counts | {"also in an earlier part": int(np.isin(known[name], earlier).sum())})
-        if text:
+        if classes is None:
             histograms[f"words of a sentence, {name}"] = _bins(np.concatenate([*lengths, np.zeros(0, int)]))
         elif len(y):
-            histograms[f"labels, {name}"] = _labels(y, task.classes)
-    if not text:
-        skew["labels"] = float(np.mean([len(np.unique(np.asarray(task.clients[client].y))) for client in task.clients]))
-    return Survey(task.name, rows, skew, histograms, overlaps(known), task.notes)
+            histograms[f"labels, {name}"] = _labels(y, classes)
+    return rows, histograms, known
 
 
 def overlaps(known: Mapping[str, np.ndarray]) -> list[tuple[str, str, int]]:
@@ -89,7 +115,7 @@ def overlaps(known: Mapping[str, np.ndarray]) -> list[tuple[str, str, int]]:
 
 def words(found: Survey) -> str:
     """The histograms and means for eyes; the parts are a table of their own."""
-    lines = [", ".join(f"{value:.1f} {name}" for name, value in found.skew.items()) + " of a client, on average"]
+    lines = [", ".join(f"{value:.1f} {name}" for name, value in found.skew.items()) + " of a client, on average"] if found.skew else []
     for title, bins in found.histograms.items():
         most = max((count for _, count in bins), default=0)
         lines += ["", title]
@@ -98,7 +124,7 @@ def words(found: Survey) -> str:
     lines.append("")
     lines += [f"overlap: {count:,} rows of {later} are also in {earlier}" for later, earlier, count in found.overlaps] or ["overlap: none"]
     lines += [f"note: {note}" for note in found.notes]
-    return "\n".join(lines)
+    return "\n".join(lines).lstrip("\n")
 
 
 def draw(found: Survey, path: Path) -> Path:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedcodist.checkpoint import StorageError
 from fedcodist.errors import DataError
 from fedcodist.readers import fedjax, sqlite, tff
 
@@ -438,7 +439,7 @@ def test_decompress_leaves_nothing_that_looks_whole(tmp_path, monkeypatch):
         tff.decompress(packed, target)
     os.close(held)
     monkeypatch.setattr(tff, "MARGIN", 2**80)
-    with pytest.raises(DataError, match="a full disk"):
+    with pytest.raises(StorageError, match="a full disk"):
         tff.decompress(packed, target)
 
 

@@ -124,12 +124,14 @@ class Finish:
         writer = scratch.writer
         line, client, domain = (writer.rows(f"_{name}") for name in ("line", "client", "domain"))
         client, part = np.asarray(client), part_of_client[np.asarray(client)]
-        part = self._limit(client, part)
+        draw = keys.bits(keys.derive(self.key, "rows"), len(part))
+        part = self._cap(client, part, draw)
         counts = _word_counts(line, part == 0, len(scratch.codes))
         tokens = self.vocabulary or self._fit(scratch, counts)
         to_ids = _Ids(tokens, list(scratch.codes))
         dtype = np.dtype(np.uint16 if tokens.size <= 2**16 else np.int32)
         part, notes = self._disjoint(line, part, to_ids)
+        part = self._limit(part, draw)
         if self.vocabulary is None and not (part == 0).any():
             raise bad("clients", "no sentence for a federated client", "at least one")
         domains, place = np.unique(np.array([str(name) for name in scratch.domains] or [""]), return_inverse=True)
@@ -167,17 +169,22 @@ class Finish:
             "notes": notes + ([f"left out: {', '.join(left_out)}"] if left_out else []),
         }
 
-    def _limit(self, client: np.ndarray, part: np.ndarray) -> np.ndarray:
-        """At most `max_examples` of a federated client, and at most so many rows of each other part, chosen at random."""
+    def _cap(self, client: np.ndarray, part: np.ndarray, draw: np.ndarray) -> np.ndarray:
+        """At most `max_examples` of a federated client, chosen at random."""
+        if self.max_examples is None:
+            return part
+        order = np.lexsort((draw, client))
+        ordered = client[order]
+        first = np.r_[True, ordered[1:] != ordered[:-1]]
+        rank = np.arange(len(order)) - np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))
+        late = order[rank >= self.max_examples]
         part = part.copy()
-        draw = keys.bits(keys.derive(self.key, "rows"), len(part))
-        if self.max_examples is not None:
-            order = np.lexsort((draw, client))
-            ordered = client[order]
-            first = np.r_[True, ordered[1:] != ordered[:-1]]
-            rank = np.arange(len(order)) - np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))
-            late = order[rank >= self.max_examples]
-            part[late[part[late] == 0]] = UNKNOWN
+        part[late[part[late] == 0]] = UNKNOWN
+        return part
+
+    def _limit(self, part: np.ndarray, draw: np.ndarray) -> np.ndarray:
+        """At most so many rows of each other part, chosen at random."""
+        part = part.copy()
         for k, most in enumerate(self.sizes, start=1):
             rows = np.flatnonzero(part == k)
             if most is not None and len(rows) > most:

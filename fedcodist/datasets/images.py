@@ -58,7 +58,9 @@ class Cifar100Files:
             for needed in ("train", "test"):
                 if needed not in splits:
                     raise bad(str(source), f"no split {needed}", "train and test", f"found: {', '.join(splits) or 'none'}")
-                clients = splits[needed].clients()
+                clients = {client: n for client, n in splits[needed].clients().items() if n}
+                if not clients:
+                    raise bad(str(source), f"no client with an image in {needed}", "at least one")
                 sizes = []
                 for k, client in enumerate(clients):
                     rows = splits[needed].read(client)

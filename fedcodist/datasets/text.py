@@ -19,10 +19,10 @@ import numpy as np
 from fedcodist import keys
 from fedcodist.datasets.encode import PARTS, UNKNOWN, Finish, Scratch, Sizes
 from fedcodist.datasets.published import Progress, Published
-from fedcodist.errors import bad
+from fedcodist.errors import DataError, bad
 from fedcodist.readers import c4, files, rows
 from fedcodist.readers.federated import open_federated
-from fedcodist.settings import Problem, SettingError, check, setting
+from fedcodist.settings import Problem, SettingError, check, setting, show
 from fedcodist.store import Store, Writer, open_store
 from fedcodist.tasks.splits import check_shares, divide, shuffled
 from fedcodist.words import Vocabulary, WordPieces, open_vocabulary
@@ -75,31 +75,31 @@ class TextFiles:
         if not writer.state.get("finished"):
             columns = rows.Columns(self.client, self.domain or None, None, self.split or None, self.tokens, self.text)
             stream = rows.read_rows(source, columns, self.errors, scratch.counts, start=scratch.done or 0)
-            _read(stream, scratch, progress, self._part, self.domains)
+            _read(stream, scratch, progress, lambda split: self._part(f"{source}: row {stream.done}", split), self.domains)
         key = keys.derive(keys.root(self.split_seed), "text")
-        part, names, said = self._divide(scratch, key)
+        part, names, said = self._divide(source, scratch, key)
         sizes = Sizes(self.public_size, self.held_out_size, self.test_size)
         vocabulary = _vocabulary(self.vocabulary, self.vocab)
         finish = Finish(key, vocabulary, self.vocab, self.tokenizer == "pieces", self.max_examples, sizes, self.overlap)
         facts = finish(scratch, part, names)
         return {**facts, "notes": said + facts["notes"]}
 
-    def _part(self, split: str) -> int:
+    def _part(self, where: str, split: str) -> int:
         if not self.client:
             return PARTS.index("public")
         if not split:
             return UNKNOWN
         if split not in SPLITS:
-            raise bad(f"column {self.split}", repr(split), ", ".join(SPLITS))
+            raise bad(where, f"{show(split)} for {self.split}", ", ".join(SPLITS))
         return SPLITS[split]
 
-    def _divide(self, scratch: Scratch, key: keys.Key) -> tuple[np.ndarray, list[str], list[str]]:
+    def _divide(self, source: Path, scratch: Scratch, key: keys.Key) -> tuple[np.ndarray, list[str], list[str]]:
         """The part of each client, its name, and what to tell."""
         sizes = np.bincount(scratch.writer.rows("_client"), minlength=len(scratch.clients)) if scratch.clients else np.zeros(0, int)
         part = np.array([part for part, _ in scratch.clients], np.int64)
         names = [name for _, name in scratch.clients]
         if not len(part):
-            raise bad("text", "no sentence", "at least one", ", ".join(f"{n} {reason}" for reason, n in scratch.counts.items()))
+            raise bad(str(source), "no sentence", "at least one", ", ".join(f"{n} {reason}" for reason, n in scratch.counts.items()))
         notes = []
         asked = (part == UNKNOWN) | (part == 0)
         few = asked & (sizes < self.min_examples)
@@ -109,7 +109,11 @@ class TextFiles:
         part[few] = UNKNOWN
         if open_clients:
             shares = {"public": self.public, "held_out": self.held_out, "test": self.test}
-            for name, members in divide(open_clients, shares, "federated", keys.derive(key, "divide")).items():
+            try:
+                divided = divide(open_clients, shares, "federated", keys.derive(key, "divide"))
+            except DataError as error:
+                raise DataError(f"{source}: {error}") from error
+            for name, members in divided.items():
                 part[[open_clients[member] for member in members]] = PARTS.index(name)
         return part, names, notes
 
@@ -152,19 +156,19 @@ class StackOverflowFiles:
                 missing = [name for name in ("train", "held_out", "test") if name not in splits]
                 if missing:
                     raise bad(str(source), f"no split {', '.join(missing)}", "train, held_out and test", f"found: {', '.join(splits)}")
-                work = list(self._work(splits, key))
-                self._read(splits, work, scratch, progress)
+                work = list(self._work(source, splits, key))
+                self._read(source, splits, work, scratch, progress)
         part = np.array([part for part, _ in scratch.clients], np.int64)
         names = [name for _, name in scratch.clients]
         vocabulary = _vocabulary(self.vocabulary, self.vocab)
         finish = Finish(key, vocabulary, self.vocab, self.tokenizer == "pieces", self.max_examples, Sizes(self.public_size), self.overlap)
         return finish(scratch, part, names)
 
-    def _work(self, splits: Mapping[str, Any], key: keys.Key) -> Iterator[tuple[str, int, str, np.ndarray | None]]:
+    def _work(self, source: Path, splits: Mapping[str, Any], key: keys.Key) -> Iterator[tuple[str, int, str, np.ndarray | None]]:
         """(split, part, client, rows) of everything that is to be read, rows None being all."""
-        sizes = splits["train"].clients()
+        sizes = {client: n for client, n in splits["train"].clients().items() if n}
         if self.clients > len(sizes):
-            raise bad("stackoverflow.clients", str(self.clients), f"at most the {len(sizes)} training clients")
+            raise bad(f"{source}: clients", str(self.clients), f"at most the {len(sizes)} training clients")
         order = shuffled(sizes, keys.derive(key, "clients"))
         for client in order[: self.clients]:
             yield "train", 0, client, None
@@ -175,7 +179,9 @@ class StackOverflowFiles:
             left -= sizes[client]
             yield "train", 1, client, None
         for part, name, most in ((2, "held_out", self.held_out_size), (3, "test", self.test_size)):
-            sizes = splits[name].clients()
+            sizes = {client: n for client, n in splits[name].clients().items() if n}
+            if not sizes:
+                raise bad(f"{source}: {name}", "no client with a sentence", "at least one")
             ids, counts = list(sizes), np.array(list(sizes.values()), np.int64)
             ends = np.cumsum(counts)
             chosen = np.sort(_sample(keys.derive(key, name), int(ends[-1]), most))
@@ -183,12 +189,12 @@ class StackOverflowFiles:
             for k in np.unique(owner):
                 yield name, part, ids[k], chosen[owner == k] - (ends[k] - counts[k])
 
-    def _read(self, splits: Mapping[str, Any], work: list, scratch: Scratch, progress: Progress) -> None:
+    def _read(self, source: Path, splits: Mapping[str, Any], work: list, scratch: Scratch, progress: Progress) -> None:
         start = scratch.done or 0
         for k, (split, part, client, chosen) in enumerate(work[start:], start=start + 1):
             columns = splits[split].read(client)
             if "tokens" not in columns:
-                raise bad(f"{split}: client {client}", "no feature tokens", "tokens and type", f"found: {', '.join(columns)}")
+                raise bad(f"{source}: {split}: client {client}", "no feature tokens", "tokens and type", f"found: {', '.join(columns)}")
             tokens, types = columns["tokens"], columns.get("type", [b""] * len(columns["tokens"]))
             enough = False
             for row in range(len(tokens)) if chosen is None else chosen.tolist():

@@ -30,7 +30,10 @@ def open_federated(path: Path, scratch: Path, progress: Callable[[int, int | Non
     packed = [file for file in found if file.suffix == ".lzma"]
     if packed and len(packed) == len(found):
         place = decompress(packed[0], scratch, lambda done: progress(done, None, "bytes unpacked"))
-        return open_tff(place)
+        try:
+            return open_tff(place)
+        except DataError as error:  # the user knows the packed file, not our copy
+            raise DataError(str(error).replace(str(place), f"{packed[0]} (unpacked)")) from error
     databases = [file for file in found if file.suffix in (".sqlite", ".db")]
     return open_fedjax(path) if databases and _is_fedjax(databases[0]) else open_tff(path)
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from fedcodist.checkpoint import StorageError
 from fedcodist.errors import DataError, bad
 from fedcodist.readers.apart import Apart
 from fedcodist.readers.files import CHUNK, HDF5, SQLITE, kind, open_file, sniff, unpacked
@@ -139,7 +140,7 @@ def decompress(path: str | Path, target_dir: str | Path, progress: Callable[[int
                 partial.unlink(missing_ok=True)
                 raise
             except OSError as error:
-                raise bad(str(partial), f"{error.strerror}", "a disk with room for the unpacked file") from error
+                raise StorageError(f"{partial}: {error.strerror}") from error
     return target
 
 
@@ -160,7 +161,7 @@ def _take(partial: Path) -> int:
 def _check_room(partial: Path, size: int) -> None:
     disk = os.statvfs(partial.parent)
     if disk.f_bavail * disk.f_frsize < size + MARGIN:
-        raise bad(str(partial), "a full disk", f"{MARGIN} bytes left free")
+        raise StorageError(f"{partial}: a full disk; {MARGIN} bytes are to be left free")
 
 
 class _Rows:

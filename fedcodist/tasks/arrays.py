@@ -27,12 +27,12 @@ from fedcodist.store import META, locate
 from fedcodist.task import Task
 from fedcodist.tasks import checks
 from fedcodist.tasks.capacity import SIZE, Capacity
+from fedcodist.tasks.checks import SPLITS
 from fedcodist.tasks.partition import Partition, read_partition
 from fedcodist.tasks.splits import check_disjoint, check_shares, digests, divide
 from fedcodist.types import Examples, Key, Split
 
 ROLES = ("x", "y", "client", "domain", "split")
-SPLITS = ("train", "public", "held_out", "test")
 DERIVED = ("main_class", "main_domain", SIZE)  # attributes that need no column
 LARGE = 100  # times the median: a client to speak of
 ALLOWED = "a .npz or Parquet file, a directory of .npy or .parquet files, a saved data set, or a folder of images"
@@ -309,14 +309,7 @@ def _said(where: str, named: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The rows of each part by the split column; all are for training without one."""
     if "split" not in named:
         return {part: np.arange(len(named["x"]) if part == "train" else 0) for part in SPLITS}
-    said = checks.strings(where, named["split"])
-    wrong = np.flatnonzero(~np.isin(said, SPLITS))
-    if len(wrong):
-        raise bad(where, f"{show(str(said[wrong[0]]))} in row {wrong[0]}", ", ".join(SPLITS), f"{len(wrong)} such rows")
-    rows = {part: np.flatnonzero(said == part) for part in SPLITS}
-    if not len(rows["train"]):
-        raise bad(where, "no row that is train", "at least one")
-    return rows
+    return checks.splits(where, named["split"])
 
 
 def _tell_large(sizes: Mapping[str, int], notes: list[str]) -> None:

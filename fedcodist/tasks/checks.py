@@ -13,6 +13,7 @@ import numpy as np
 from fedcodist.errors import bad
 from fedcodist.settings import show
 
+SPLITS = ("train", "public", "held_out", "test")
 LONGEST = 200  # characters of a client's or a domain's name
 MOST_CLASSES = 1_000_000
 BLOCK_BYTES = 16 * 2**20  # looked at at once, to bound memory
@@ -89,6 +90,18 @@ def names(where: str, column: np.ndarray) -> np.ndarray:
             row = int(np.flatnonzero(said == name)[0])
             raise bad(where, f"{show(name)} in row {row}", f"1 to {LONGEST} printable characters without /")
     return said
+
+
+def splits(where: str, column: np.ndarray) -> dict[str, np.ndarray]:
+    """The rows of each part, some of them for training."""
+    said = strings(where, column)
+    wrong = np.flatnonzero(~np.isin(said, SPLITS))
+    if len(wrong):
+        raise bad(where, f"{show(str(said[wrong[0]]))} in row {wrong[0]}", ", ".join(SPLITS), f"{len(wrong)} such rows")
+    rows = {part: np.flatnonzero(said == part) for part in SPLITS}
+    if not len(rows["train"]):
+        raise bad(where, "no row that is train", "at least one")
+    return rows
 
 
 def domains(where: str, column: np.ndarray) -> tuple[tuple[str, ...], np.ndarray]:

@@ -124,4 +124,6 @@ def _test(store: Store, key: Key) -> dict[str, np.ndarray]:
     """The test images as clients of 100, as TFF has them; which client an image belongs to only matters to the mean over clients."""
     rows = len(store["test_x"])
     examples = min(100, rows)
-    return _clients(store, "test", Pachinko(clients=max(1, rows // examples), examples=examples), keys.derive(key, "deal", "test"))
+    dealt = _clients(store, "test", Pachinko(clients=rows // examples, examples=examples), keys.derive(key, "deal", "test"))
+    rest = np.setdiff1d(np.arange(rows), np.concatenate(list(dealt.values())))
+    return {**dealt, "rest": rest} if len(rest) else dealt

@@ -11,6 +11,7 @@ import contextlib
 import gzip
 import hashlib
 import io
+import json
 import lzma
 import os
 import random
@@ -26,6 +27,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,8 +35,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from fedcodist import store, words
 from fedcodist.errors import DataError
-from fedcodist.readers import cifar, columns, fedjax, files, folders, tff, unpickle
+from fedcodist.readers import c4, cifar, columns, fedjax, files, folders, rows, tff, unpickle
 from fedcodist.tasks import arrays
 
 SLOW, MOST_GROWTH = 5.0, 300 * 2**20  # seconds and bytes for one file
@@ -373,6 +376,54 @@ def make_pictures(folder: Path) -> Path:
     return folder
 
 
+def text_rows() -> list[dict[str, str]]:
+    said = ["how do i sort a list ?", "use sorted ( ) .", "naïve “quotes” and 日本"]
+    return [{"client": f"c{k % 2}", "type": "question", "date": "2018", "split": "train", "tokens": words} for k, words in enumerate(said)]
+
+
+def make_rows(folder: Path, form: str) -> Path:
+    rows, path = text_rows(), folder / f"a.{form}"
+    if form == "parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif form == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    else:
+        between = "\t" if form == "tsv" else ","
+        path.write_text("".join(between.join(line) + "\n" for line in [list(rows[0]), *(row.values() for row in rows)]), "utf-8")
+    return path
+
+
+def read_text_rows(path: Path) -> None:
+    for errors in ("replace", "skip", "fail"):
+        list(rows.read_rows(path, errors=errors))
+
+
+def make_c4(folder: Path) -> Path:
+    texts = ["It rains. Anna doesn't go out.", "Dr. Who arrived at 5 p.m. yesterday. He left."]
+    packed = "".join(json.dumps({"text": text, "timestamp": "2019", "url": "u"}) + "\n" for text in texts).encode()
+    (folder / "a.json.gz").write_bytes(gzip.compress(packed))
+    return folder / "a.json.gz"
+
+
+def make_store(folder: Path) -> Path:
+    with store.Writer(folder / "made", {}) as writer:
+        writer.append("x", np.arange(12, dtype=np.int32).reshape(3, 4))
+        writer.write_text("names", ["a", "b"])
+        writer.finish(kind="own", options={"seed": 0})
+    return folder / "made"
+
+
+def read_store(path: Path) -> None:
+    found = store.open_store(path)
+    store.verify(found)
+    for name, column in found.columns.items():
+        _ = found.text(name) if column["dtype"] == "text" else found[name].sum()
+
+
+PIECES = json.dumps({"kind": words.PIECES, "pieces": ["##ing", "rain"]}).encode()
 OWN = {"x", "img", "y", "client", "split"}
 TARGETS: dict[str, Target] = {
     "tar": Target(lambda folder: make_archive(folder, "a.tar"), lambda path: _drain_lists(path, WANTED)),
@@ -395,6 +446,11 @@ TARGETS: dict[str, Target] = {
     "parquet": Target(make_parquet, lambda path: columns.read(str(path), OWN)),
     "saved": Target(make_saved, lambda path: columns.read(str(path), OWN)),
     "pictures": Target(make_pictures, lambda path: folders.read(str(path))),
+    **{f"rows-{form}": Target(partial(make_rows, form=form), read_text_rows) for form in ("tsv", "csv", "jsonl", "parquet")},
+    "c4": Target(make_c4, lambda path: list(c4.read_c4(path, "skip"))),
+    "vocabulary": Target(write("a.txt", "the\ncat\nnaïve\n".encode()), words.open_vocabulary),
+    "pieces": Target(write("a.json", PIECES), words.open_vocabulary),
+    "store": Target(make_store, read_store),
 }
 
 
