@@ -98,6 +98,7 @@ def parser() -> Parser:
     run.add_argument("--twin", action="store_true", help="train plain FedAvg on the same seeds, clients and batches too, and compare")
     run.add_argument("--name", action=Once, help="of the run directory (default: the config's)")
     run.add_argument("--restart", action="store_true", help="set aside what these runs have computed, deleting nothing, and begin again")
+    run.add_argument("--profile", action="store_true", help="note where the time of each round goes; the report shows it")
     run.add_argument("--strict", action="store_true", help="refuse warnings, and a resume that is not bit-identical")
     show = verb(
         "show",
@@ -198,7 +199,8 @@ def _bug(error: Exception, as_json: bool) -> int:
 def _demo(args: argparse.Namespace) -> int:
     from fedcodist import config
 
-    args.config, args.set, args.clamp, args.name, args.strict, args.restart = "quick/demo", [], False, None, False, False
+    args.config, args.set, args.clamp, args.name = "quick/demo", [], False, None
+    args.strict = args.restart = args.profile = False
     base = _read(args)
     arms = [config.twin(base), config.read("quick/demo-periodic"), base]
     return _run_arms(args, arms, opening=DEMO)
@@ -243,7 +245,9 @@ def _run_arms(args: argparse.Namespace, arms: list[Any], opening: str = "") -> i
             display.say(f"data: {note}")
         for seed in seeds:
             for arm in arms:
-                events = session.perform(arm, task, seed, root, clamp=args.clamp, strict=args.strict, restart=args.restart)
+                events = session.perform(
+                    arm, task, seed, root, clamp=args.clamp, strict=args.strict, restart=args.restart, profile=args.profile
+                )
                 last.append(screen.follow(events, display))
     recorded = [runs.read(event.path) for event in last]
     rows = compare.results(recorded)

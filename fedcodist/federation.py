@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from fedcodist import distill, keys, topology, tree
+from fedcodist.clock import ready, spent
 from fedcodist.distill import Distiller
 from fedcodist.engines import Ask, Engine
 from fedcodist.engines.compiled import Compiled
@@ -90,7 +91,8 @@ class Federation:
         """Each pool's client gradient, sum n_k (theta - theta_k) / sum n_k, and what was seen on the way."""
         asks = []
         for rank, name in enumerate(self.names):
-            cohort = self.pools[name].sample(keys.derive(key, "cohort", t, rank))
+            with spent("sample"):
+                cohort = self.pools[name].sample(keys.derive(key, "cohort", t, rank))
             asks.append(Ask(self.pools[name], theta[name], cohort, keys.derive(key, "client", t, rank)))
         grads, info = {}, {}
         asks.reverse()  # the largest models first: cores then end together
@@ -121,14 +123,20 @@ class Federation:
         pieces = distill.pieces(how, objective, self.pools[speakers[0]].model, theta[speakers[0]], public.x, len(speakers))
         state = {i: (theta[i], how.optimizer().init(theta[i])) for i in taught}
         seen: dict[str, list] = {i: [] for i in taught}
-        for piece, rows in enumerate(np.split(how.rows(key, nth, len(public.x)), pieces)):
+        with spent("distil: public data"):
+            order = np.split(how.rows(key, nth, len(public.x)), pieces)
+        for piece, rows in enumerate(order):
             salt = keys.derive(key, "distill", t, piece)
-            inputs = distill.see(objective, public.x[rows], salt if how.augment else None)
+            with spent("distil: public data"):
+                inputs = ready(distill.see(objective, public.x[rows], salt if how.augment else None))
             labels = public.y[rows] if how.labels > 0 and public.y is not None else None
-            spoken = dict(zip(speakers, self.engine.map(partial(self._speak, theta, inputs), speakers), strict=True))
-            for i, after, *values in self.engine.map(partial(self._learn, how, t, salt, state, inputs, labels, spoken, taught), taught):
-                state[i] = after
-                seen[i].append([np.asarray(v) for v in values])
+            with spent("distil: teachers"):
+                spoken = dict(zip(speakers, self.engine.map(partial(self._speak, theta, inputs), speakers), strict=True))
+            with spent("distil: students"):
+                lessons = partial(self._learn, how, t, salt, state, inputs, labels, spoken, taught)
+                for i, after, *values in self.engine.map(lessons, taught):
+                    state[i] = after
+                    seen[i].append([np.asarray(v) for v in values])
         info = {i: _heard(i, taught[i], *(np.concatenate(v) for v in zip(*seen[i], strict=True))) for i in taught}
         for i in taught:
             if not np.isfinite(info[i]["distill_loss"]).all():
@@ -140,7 +148,8 @@ class Federation:
         after: State = {}
         for name in self.names:
             pool = self.pools[name]
-            after[name], finite = server_step(pool.server, state[name], grads[name], pool.lr(t))
+            with spent("server step"):
+                after[name], finite = ready(server_step(pool.server, state[name], grads[name], pool.lr(t)))
             if not finite:
                 raise Diverged("the server model", name, t)
         return after

@@ -16,9 +16,11 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from fedcodist import compare, plots
+from fedcodist.clock import THREADS
 from fedcodist.compare import Arm, dig, number, points
 from fedcodist.plots import si
 from fedcodist.tables import safe_cell
@@ -78,6 +80,7 @@ def content(runs: Sequence[Any]) -> dict[str, Any]:
         "transfer": transfer(arms, colours),
         "steps": [{"label": arm.label, "colour": colours[arm.label], "rows": rows} for arm in arms if (rows := compare.steps_of(arm))],
         "cost": costs(arms, colours),
+        "profile": profile(arms, colours),
         "configs": [{"label": arm.label, "file": f"{_file(arm)}.toml", "text": toml(arm.runs[0].config)} for arm in arms],
         "runs": [run_row(arm, run, colours[arm.label]) for arm in arms for run in arm.runs],
         "notes": notes(arms),
@@ -338,6 +341,27 @@ def _gain(row: dict[str, Any]) -> dict[str, Any]:
     tone = compare.outcome(row)
     interval = "" if row["low"] is None else f"[{points(row['low'])}, {points(row['high'])}]"
     return {"tone": tone, "text": points(row["difference"], sign=True), "interval": interval, "why": WHY[tone], "seeds": row["seeds"]}
+
+
+def profile(arms: Sequence[Arm], colours: dict[str, str]) -> list[dict[str, Any]]:
+    """Where the time of a round went, for runs that were profiled: medians over all rounds but each run's first, which compiles."""
+    found = []
+    for arm in arms:
+        rounds = [spans for run in arm.runs for row in (run.timing or ())[1:] if isinstance(spans := dig(row, "spent"), dict)]
+        names = dict.fromkeys(name for spans in rounds for name in spans)
+        rows = []
+        for name in names:
+            seconds = [s for spans in rounds if (s := number(spans.get(name))) is not None]
+            if seconds:
+                often = "" if len(seconds) > 0.9 * len(rounds) else f"in {len(seconds)} of {len(rounds)} rounds"
+                rows.append({"name": str(name), "ms": 1000 * median(seconds), "mean": sum(seconds) / len(rounds), "often": often})
+        whole = sum(row["mean"] for row in rows if not row["name"].endswith(THREADS))
+        for row in rows:
+            row["share"] = None if row["name"].endswith(THREADS) else row["mean"] / whole if whole else None
+        rows.sort(key=lambda row: -row["mean"])
+        if rows:
+            found.append({"label": arm.label, "colour": colours[arm.label], "rounds": len(rounds), "rows": rows})
+    return found
 
 
 def _environment(run: Any) -> list[str]:

@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 import jax
 
 from fedcodist import cost, keys, runs
+from fedcodist.clock import spent, watch
 from fedcodist.config import HARMLESS, Config, assemble, digest, identity, plain
 from fedcodist.engines.compiled import cores
 from fedcodist.errors import Failure, Interrupted
@@ -96,10 +97,18 @@ class Signals:
 
 
 def perform(
-    config: Config, task: Task, seed: int, root: Path, *, clamp: bool = False, strict: bool = False, restart: bool = False
+    config: Config,
+    task: Task,
+    seed: int,
+    root: Path,
+    *,
+    clamp: bool = False,
+    strict: bool = False,
+    restart: bool = False,
+    profile: bool = False,
 ) -> Generator[Event, None, None]:
     """Train one seed of a config in its run directory, from wherever it stands. A finished run is skipped. `restart` sets aside what is
-    there, deleting nothing, and begins again."""
+    there, deleting nothing, and begins again; `profile` also notes where the time of each round goes."""
     experiment = assemble(config, task, seed, clamp)
     content = digest(task)
     table = {**plain(config), "data": content}
@@ -108,6 +117,7 @@ def perform(
     needs = 3 * 4 * sum(cost.parameters(experiment.federation).values())  # parameters and Adam's two moments, in float32
     with (
         Signals() as signals,
+        watch() if profile else nullcontext() as clock,
         runs.Run.open(path, table, set(HARMLESS), checkpoint_bytes=needs, keep=config.keep, strict=strict) as run,
     ):
         if restart:
@@ -123,15 +133,19 @@ def perform(
         try:
             for step, seconds in _timed(train(experiment, jax.tree.map(jax.numpy.asarray, state), after=done)):
                 due = _due(config, step.t) or (any("codistilled" in i for i in step.info.values()) and hasattr(method, "period"))
-                held_out = step.evaluate("held_out") if due else None
+                with spent("evaluate"):
+                    held_out = step.evaluate("held_out") if due else None
                 row = {"round": step.t, "pools": step.info} | ({"held_out": held_out} if held_out else {})
                 with signals.shield():
-                    run.record(row)
-                    run.time({"round": step.t, "seconds": round(seconds, 4)})
+                    with spent("journal"):
+                        run.record(row)
                     done, state = step.t, step.state
                     if done % config.checkpoint_every == 0 or done == config.rounds:
-                        run.commit(done, state, final=done == config.rounds)
+                        with spent("checkpoint"):
+                            run.commit(done, state, final=done == config.rounds)
                         committed = done
+                    spans = {"spent": clock.take()} if clock else {}
+                    run.time({"round": step.t, "seconds": round(seconds, 4), **spans})
                 codistilled = tuple(name for name, info in step.info.items() if info.get("codistilled"))
                 yield Event("round", path, config, seed, done, held_out, codistilled)
         except (Interrupted, GeneratorExit):  # the signal may come while whoever consumes this has the floor

@@ -24,6 +24,7 @@ import jax
 import numpy as np
 
 from fedcodist import keys
+from fedcodist.clock import THREADS, ready, spent
 from fedcodist.engines import Ask
 from fedcodist.settings import checked, setting
 from fedcodist.types import Data, Fold, Folded, Key, Model, Objective, Tree, Work
@@ -54,13 +55,16 @@ class Compiled:
 
         def land() -> None:  # in the order of the blocks, whoever ran them
             a, part = flying.popleft()
-            done = part.result()
-            totals[a] = _join(asks[a].pool.fold, totals[a], done) if a in totals else done
+            with spent("clients"):
+                done = part.result()
+            with spent("fold"):
+                totals[a] = ready(_join(asks[a].pool.fold, totals[a], done)) if a in totals else done
 
         try:
             for a, block in blocks:
                 # This thread reads the next clients while the others compute: their rows may still be on disk.
-                packed = _pack(asks[a].pool, block, self.block, asks[a].key)
+                with spent("gather"):
+                    packed = _pack(asks[a].pool, block, self.block, asks[a].key)
                 flying.append((a, _threads(workers).submit(_work, task, asks[a], form, *packed)))
                 if len(flying) > workers + AHEAD:
                     land()
@@ -69,7 +73,8 @@ class Compiled:
         finally:  # an error or an interrupt: nothing of this round goes on behind the next one
             for _, part in flying:
                 part.cancel()
-        return [_done(ask.pool.fold, totals[a]) for a, ask in enumerate(asks)]
+        with spent("fold"):
+            return ready([_done(ask.pool.fold, totals[a]) for a, ask in enumerate(asks)])
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
         return _threads(self.workers or cores()).map(function, items)
@@ -77,7 +82,7 @@ class Compiled:
 
 def _work(task: Task, ask: Ask, form: str, data: Data, client_keys: np.ndarray) -> Tree:
     statics = ask.pool.model, task.objective, ask.pool.work, ask.pool.fold, form
-    with _first_alone((statics, data.x.shape)):
+    with _first_alone((statics, data.x.shape)), spent(f"clients{THREADS}"):
         return jax.block_until_ready(_run_block(*statics, ask.sent, data, client_keys))
 
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fedcodist import keys
+from fedcodist.clock import spent
 from fedcodist.engines import Ask
 from fedcodist.types import Data, Folded, Key, Tree
 
@@ -25,7 +26,7 @@ class Serial:
     kind: ClassVar[str] = "serial"
 
     def gather(self, task: Task, asks: Sequence[Ask]) -> list[Folded]:
-        with jax.disable_jit():
+        with jax.disable_jit(), spent("clients"):
             return [_gather(task, *ask) for ask in asks]
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:

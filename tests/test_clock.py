@@ -1,0 +1,62 @@
+"""Where the time of a round goes: nothing unless asked, everything that is named, and the same models either way."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedcodist import cli, clock
+
+ALWAYS = {"sample", "gather", "clients", "clients (threads)", "fold", "server step", "journal"}
+DISTIL = {"distil: public data", "distil: teachers", "distil: students"}
+
+
+def run(out: Path, *more: str) -> list[dict]:
+    assert cli.main(["run", "quick/toy", "--out", str(out), "--seeds", "0", "--set", "rounds=4", "--quiet", *more]) == 0
+    place = out / "toy" / "merged" / "seed-0"
+    return [json.loads(line) for line in (place / "timing.jsonl").read_text().splitlines()]
+
+
+def test_nothing_is_measured_unless_asked(tmp_path):
+    assert all("spent" not in row for row in run(tmp_path))
+    with clock.spent("nobody watches"):
+        assert clock.ready("as it is") == "as it is"
+
+
+def test_a_profiled_run_says_where_its_rounds_went_and_learns_the_same(tmp_path):
+    rows = run(tmp_path / "with", "--profile", "--set", "evaluate_every=2", "--set", "checkpoint_every=2")
+    run(tmp_path / "without", "--set", "evaluate_every=2", "--set", "checkpoint_every=2")
+    assert len(rows) == 4 and all(set(row["spent"]) >= ALWAYS | DISTIL for row in rows)
+    assert ["checkpoint" in row["spent"] for row in rows] == [False, True, False, True]
+    for row in rows:
+        inside = sum(seconds for name, seconds in row["spent"].items() if not name.endswith(clock.THREADS))
+        around = sum(row["spent"].get(name, 0) for name in ("evaluate", "journal", "checkpoint"))
+        assert inside - around <= row["seconds"] + 1e-3  # the spans of the round itself do not overlap
+    one, other = (sorted((tmp_path / side / "toy/merged/seed-0").rglob("*.safetensors")) for side in ("with", "without"))
+    assert one and [path.read_bytes() for path in one] == [path.read_bytes() for path in other]
+
+
+def test_the_report_shows_it(tmp_path):
+    run(tmp_path, "--profile")
+    assert cli.main(["report", str(tmp_path / "toy"), "--quiet"]) == 0
+    page = (tmp_path / "toy" / "report.html").read_text()
+    assert "Where the time went" in page and "server step" in page and "clients (threads)" in page
+
+
+def test_the_report_of_other_runs_does_not(tmp_path):
+    run(tmp_path)
+    assert cli.main(["report", str(tmp_path / "toy"), "--quiet"]) == 0
+    assert "Where the time went" not in (tmp_path / "toy" / "report.html").read_text()
+
+
+def test_spans_add_up_and_are_taken_once():
+    with clock.watch() as watched:
+        for _ in range(2):
+            with clock.spent("a"):
+                pass
+        with pytest.raises(ValueError, match="inside"), clock.spent("b"):
+            raise ValueError("inside")
+        assert set(watched.take()) == {"a", "b"} and watched.take() == {}
+    with clock.spent("after"):
+        pass
+    assert watched.take() == {}
