@@ -18,6 +18,7 @@ import numpy as np
 import optax
 
 from fedcodist import keys, losses, tree
+from fedcodist.objective import best
 from fedcodist.settings import Problem, SettingError, check, setting
 from fedcodist.types import Array, Key, Model, Objective, Params, Tree
 
@@ -140,8 +141,8 @@ def learn(
 
         (value, z), grad = jax.value_and_grad(objective_of, has_aux=True)(params)
         update, opt = optimizer.update(grad, opt, params)
-        guess = jnp.argmax(z, -1)
-        agreed = jnp.stack([jnp.sum((guess == jnp.argmax(s, -1)) * counts) / total for s in spoken])
+        guess = best(z)
+        agreed = jnp.stack([jnp.sum((guess == best(s)) * counts) / total for s in spoken])
         return (tree.add(params, tree.scale(update, lr)), opt), (value, agreed)
 
     student, (values, agreed) = jax.lax.scan(step, student, (inputs, labels, logits, jnp.arange(len(inputs))))

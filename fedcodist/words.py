@@ -24,11 +24,10 @@ import numpy as np
 
 from fedcodist.checkpoint import replace_file
 from fedcodist.errors import DataError, bad
-from fedcodist.objective import BOS, EOS, PAD
+from fedcodist.objective import BOS, EOS, FIRST, PAD
 from fedcodist.readers.files import sniff, unpacked
 from fedcodist.settings import show
 
-FIRST = 3  # id of the first word
 SPECIALS = FIRST + 1  # PAD, BOS, EOS and OOV
 LARGEST_BYTES = 50 * 10**6  # of a vocabulary's file
 BLOCK = 2_000  # characters that are divided into sentences at once: the time of pysbd grows faster than its text

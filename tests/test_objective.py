@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedcodist import keys
-from fedcodist.objective import BINS, EOS, PAD, Classify, Images, NextToken, _beta, mixup, standardise
+from fedcodist.objective import BINS, EOS, PAD, Classify, Images, NextToken, _beta, best, mixup, standardise
 
 KEY = keys.root(0)
 NOISE = np.random.default_rng(0).integers(0, 256, (6, 6, 2), dtype=np.uint8)
@@ -234,3 +234,23 @@ def test_no_tokens_at_all_is_no_division_by_zero():
 @pytest.mark.parametrize("make", [lambda: Classify(Images(size=4)), lambda: NextToken(OOV)])
 def test_objectives_are_values(make):
     assert make() == make() and hash(make()) == hash(make())  # part of a compiled program's identity
+
+
+@pytest.mark.parametrize("classes", [2, 511, 512, 513, 1000, 10_004])
+def test_best_is_argmax(classes):
+    draw = np.random.default_rng(0)
+    logits = draw.normal(size=(40, classes)).astype(np.float32)
+    logits[:20] = np.round(logits[:20])  # ties: the first counts
+    logits[0] = 0.0
+    logits[1, -1] = logits[2, 0] = 99.0
+    assert np.array_equal(np.asarray(best(logits)), logits.argmax(-1))
+    assert np.array_equal(np.asarray(best(logits.reshape(4, 10, classes))), logits.reshape(4, 10, classes).argmax(-1))
+
+
+def test_the_best_word_is_no_special_token():
+    logits = np.zeros((1, 5, OOV + 1), np.float32)
+    logits[0, :, [0, 1, 2, OOV]] = 9.0
+    logits[0, :, 4] = 1.0
+    y = np.full((1, 5), 4, np.int32)
+    sums = NextToken(OOV).measure(jnp.asarray(logits), y)
+    assert float(sums["correct"][0]) == 5 and float(sums["correct_no_eos"][0]) == 0

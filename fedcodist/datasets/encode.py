@@ -17,15 +17,14 @@ import numpy as np
 
 from fedcodist import keys
 from fedcodist.errors import bad
-from fedcodist.objective import BOS, EOS, PAD
+from fedcodist.objective import BOS, EOS, FIRST, PAD
 from fedcodist.store import Writer
 from fedcodist.types import Key
-from fedcodist.words import FIRST, Vocabulary, WordPieces, fit_pieces, lines
+from fedcodist.words import Vocabulary, WordPieces, fit_pieces, lines
 
 PARTS = ("federated", "public", "held_out", "test")
 UNKNOWN = 255  # the part of a sentence that is settled at the end
-BUFFER = 50_000  # sentences between two writes
-MARK = 20  # writes between two marks
+BUFFER = 20_000  # sentences between two writes, each of which is marked
 CHUNK = 200_000  # rows mapped to ids at once
 Tokens = Vocabulary | WordPieces
 
@@ -43,7 +42,6 @@ class Scratch:
         self._new_clients: list[str] = []
         self._rows: list[list[int]] = []
         self._tags: list[tuple[int, int, int]] = []
-        self._writes = 0
         if writer.state:
             for word in writer.read_text("_words"):
                 self.codes[word] = len(self.codes) + FIRST
@@ -77,7 +75,7 @@ class Scratch:
         self._tags.append((who, what, part))
         if len(self._rows) >= BUFFER:
             self._write()
-            return self._writes % MARK == 0
+            return True
         return False
 
     def mark(self, done: Any, finished: bool = False) -> None:
@@ -96,7 +94,6 @@ class Scratch:
         self.writer.write_text("_words", self._new_words)
         self.writer.write_text("_clients", self._new_clients)
         self._rows, self._tags, self._new_words, self._new_clients = [], [], [], []
-        self._writes += 1
 
 
 class Sizes(NamedTuple):

@@ -27,14 +27,13 @@ import numpy as np
 from fedcodist import keys
 from fedcodist.clients import Clients
 from fedcodist.errors import bad
-from fedcodist.objective import BOS, EOS, PAD, NextToken
+from fedcodist.objective import BOS, EOS, FIRST, PAD, NextToken
 from fedcodist.settings import check, setting
 from fedcodist.task import Task
 from fedcodist.tasks.splits import check_shares, digests, divide, owners, shuffled
 from fedcodist.types import Examples, Split
 
 DOMAINS = ("docstring", "comment")
-FIRST = 3  # id of the most frequent word
 FEWEST = 3  # words of a sentence that there is something to learn from
 LARGEST_BYTES = 2**16  # of a module: a larger one takes long to read, and gives no more than `max_examples` anyway
 # Tests quote code and each other; encodings are generated tables.
