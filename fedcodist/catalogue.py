@@ -7,12 +7,14 @@ import textwrap
 from typing import Any
 
 from fedcodist import config, losses, settings, topology
+from fedcodist.datasets import DATASETS
 from fedcodist.errors import ConfigError
 from fedcodist.methods import METHODS
 from fedcodist.models import MODELS
 from fedcodist.schedule import SCHEDULES
 from fedcodist.server import SERVERS
 from fedcodist.tasks import TASKS
+from fedcodist.tasks.partition import PARTITIONS
 from fedcodist.work import WORKS
 
 PARTS: dict[str, Any] = {
@@ -25,6 +27,8 @@ PARTS: dict[str, Any] = {
     "losses": losses.LOSSES,
     "schedules": SCHEDULES,
     "engines": config.ENGINES,
+    "partitions": PARTITIONS,
+    "datasets": DATASETS,
 }
 
 
@@ -60,7 +64,7 @@ def _fields(part: Any) -> str:
 def _header(path: Any) -> str:
     lines = []
     for line in path.read_text("utf-8").splitlines():
-        if not line.startswith("#") or "Run it:" in line:
+        if not line.startswith("# ") or "Run it:" in line:  # a line without words ends what it is
             break
         lines.append(line.lstrip("# ").strip())
     return " ".join(lines)

@@ -110,7 +110,10 @@ def parser() -> Parser:
     show.add_argument("--config-only", action="store_true", help="print the resolved config as JSON and stop")
     listing = verb("list", "What can be named in a config.", "fedcodist list losses", shown)
     listing.add_argument(
-        "what", nargs="?", metavar="WHAT", help="methods, tasks, models, works, servers, topologies, losses, schedules, engines or configs"
+        "what",
+        nargs="?",
+        metavar="WHAT",
+        help="methods, tasks, models, works, servers, topologies, losses, schedules, engines, partitions, datasets or configs",
     )
     compare = verb(
         "compare",

@@ -85,8 +85,12 @@ def _prepare(args: argparse.Namespace) -> int:
 
     dataset = prepare.read(args.dataset, args.set)
     source = Path(os.path.expanduser(args.source)) if args.source is not None else None
-    with _progress(args.quiet) as progress:
-        store, made = prepare.prepare(dataset, source, progress, args.name, args.fetch, args.again)
+    try:
+        with _progress(args.quiet) as progress:
+            store, made = prepare.prepare(dataset, source, progress, args.name, args.fetch, args.again)
+    except KeyboardInterrupt:
+        print("interrupted: what was marked is kept; the same command goes on from there", file=sys.stderr)
+        return 130
     print(prepare.describe(store) if made else f"already prepared: {store.path}")
     return 0
 
@@ -158,8 +162,14 @@ def _task(what: str, assignments: list[str]) -> Any:
         task: Any = settings.read_part(cls, toml.override(toml.Source("--set", {}, {}), assignments).table | place, "", problems)
         if problems:
             raise ConfigError("\n".join(map(str, problems)))
-    else:
+    elif what in config.shipped() or os.path.lexists(what):
         task = config.read(what, assignments).task
+    else:
+        known = [*store.stores(), *config.shipped()]
+        hint = settings.nearest(what, known)
+        raise ConfigError(
+            str(settings.Problem("data show", settings.show(what), "a prepared store, or a config", hint or "fedcodist data list"))
+        )
     if isinstance(task, Text):
         return replace(task, public_labels=True)  # they say where a sentence ends
     return replace(task, overlap="allow") if hasattr(task, "overlap") else task
@@ -185,7 +195,7 @@ def _progress(quiet: bool) -> Iterator[Any]:
 
     def line(done: int, total: int | None, what: str) -> None:
         nonlocal last
-        if time.monotonic() - last >= EVERY_SECONDS:
+        if (not done and total is None) or time.monotonic() - last >= EVERY_SECONDS:
             last = time.monotonic()
             print(_say(done, total, what), file=sys.stderr)
 
@@ -193,4 +203,6 @@ def _progress(quiet: bool) -> Iterator[Any]:
 
 
 def _say(done: int, total: int | None, what: str) -> str:
+    if not done and total is None:
+        return what
     return f"{done:,} of {total:,} {what}" if total else f"{done:,} {what}"

@@ -7,6 +7,8 @@ A loss of your own has the same shape, `loss(target, logits) -> [...]` without t
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -57,6 +59,8 @@ def resolve(loss: str | Loss) -> Loss:
     module, _, name = loss.partition(":")
     if not (module and name):
         raise ValueError(f"distillation loss: got {loss!r}; allowed {', '.join(LOSSES)} or module:function")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # a module beside one's config, as `python -m` would find it; behind all others, so it hides none
     try:
         found: Any = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, TypeError, ValueError) as error:

@@ -18,6 +18,7 @@ from fedcodist.readers import files
 from fedcodist.settings import Problem
 from fedcodist.store import Store
 
+GOING_ON = "going on where the last preparation stopped"
 MOST_FILES = 10_000_000
 FAILURES = (DataError, StorageError)
 
@@ -54,7 +55,14 @@ def prepare(
                 store.tidy(path)
                 return known, False
     with store.Writer(path, plan) as writer:
-        facts = dict(dataset.prepare(source, writer, progress))
+        if writer.state:
+            progress(0, None, GOING_ON)
+        try:
+            facts = dict(dataset.prepare(source, writer, progress))
+        except DataError:
+            if not writer.state:
+                writer.discard()
+            raise
         options = {key: value for key, value in settings.plain(dataset).items() if key != "kind"}
         return writer.finish(**facts, dataset=dataset.kind, options=options, plan=checkpoint.digest(plan)), True
 
@@ -137,8 +145,19 @@ def _first(cls: Any) -> str:
 
 def describe(opened: Store) -> str:
     """A store in a few lines, for the end of a preparation."""
-    size = sum(column["bytes"] for column in opened.columns.values())
-    lines = [f"prepared: {say(opened.path)} ({size / 1e6:,.0f} MB)"]
-    lines += [f"  {name}: {found['dtype']} {'x'.join(map(str, found['shape']))}" for name, found in opened.columns.items()]
-    lines += [f"  {note}" for note in opened.facts.get("notes", [])]
-    return "\n".join(lines)
+    size, facts = sum(column["bytes"] for column in opened.columns.values()), opened.facts
+    lines = [f"prepared: {say(opened.path)} ({size / 1e6:,.1f} MB)"]
+    if facts["kind"] == "text":
+        for part, examples in facts["examples"].items():
+            if examples:
+                share = 100 * facts["unknown_tokens"][part] / max(facts["tokens"][part], 1)
+                lines.append(
+                    f"  {part}: {examples:,} sentences of {facts['clients'][part]:,} clients, {share:.1f} % of their words unknown"
+                )
+        lines.append(f"  vocabulary: {facts['vocabulary']['size']:,} ids; domains: {', '.join(filter(None, facts['domains'])) or 'one'}")
+    else:
+        for name, found in opened.columns.items():
+            if name.removeprefix("public_").split("_")[-1] == "x":
+                clients = opened.columns.get(f"{name.removesuffix('_x')}_clients", {}).get("shape", [None])[0]
+                lines.append(f"  {name}: {found['shape'][0]:,} rows" + (f" of {clients:,} clients" if clients else ""))
+    return "\n".join([*lines, *(f"  {note}" for note in facts.get("notes", []))])

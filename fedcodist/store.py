@@ -26,6 +26,7 @@ from fedcodist import checkpoint, lock
 from fedcodist.checkpoint import NAME, CheckpointError, Damaged, StorageError, canonical, say, seal, storing, unseal
 from fedcodist.errors import DataError, bad
 from fedcodist.readers import files
+from fedcodist.settings import nearest
 
 META, PROGRESS, LOCK, SCRATCH = "store.json", "progress.json", "prepare.lock", "scratch"
 LONGEST_TEXT = 2**31  # bytes of a text column
@@ -94,11 +95,14 @@ def open_store(name: str | Path, kind: str | None = None) -> Store:
     """A prepared store by name or path, of this kind if one is given. Cheap: only sizes are compared; `verify` reads everything."""
     path = locate(name)
     if not (path / META).is_file():
-        there = ", ".join(sorted(stores())) or "none"
+        from fedcodist.datasets import DATASETS  # which write stores, and so know this module
+
+        there = stores()
         what = "no store" if path.is_dir() else files.kind(path)
         if path.with_name(f"{path.name}.partial").is_dir():
             what = "a preparation that is not finished"
-        raise bad(f"data {say(name)}", what, f"a prepared store; there are: {there}", f"fedcodist data prepare {say(Path(name).name)}")
+        how = f"fedcodist data prepare {name}" if name in DATASETS else "fedcodist data prepare; a config's header says how"
+        raise bad(f"data {say(name)}", what, f"a prepared store: {', '.join(there) or 'none yet'}", nearest(name, there) or how)
     try:
         meta = unseal(path / META)
         facts, columns = dict(meta["facts"]), dict(meta["columns"])
@@ -189,6 +193,11 @@ class Writer:
         if self._lock >= 0:
             lock.release(self._lock)
             self._lock = -1
+
+    def discard(self) -> None:
+        """Leave nothing behind: for a preparation that was refused before anything was worth keeping."""
+        self.close()
+        shutil.rmtree(self.partial, ignore_errors=True)
 
     def append(self, name: str, rows: np.ndarray) -> None:
         """Rows at the end of a column of numbers; the first ones settle its type and shape."""

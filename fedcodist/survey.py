@@ -91,7 +91,7 @@ def _look(
         counts = {"part": name, "clients": owners.get(name, "-"), "examples": len(known[name]), "labels": len(np.unique(y)) or "-"}
         rows.append(counts | {"also in an earlier part": int(np.isin(known[name], earlier).sum())})
         if classes is None:
-            histograms[f"words of a sentence, {name}"] = _bins(np.concatenate([*lengths, np.zeros(0, int)]))
+            histograms[f"words of a sentence, as far as a model reads, {name}"] = _bins(np.concatenate([*lengths, np.zeros(0, int)]))
         elif len(y):
             histograms[f"labels, {name}"] = _labels(y, classes)
     return rows, histograms, known
@@ -123,7 +123,7 @@ def words(found: Survey) -> str:
         lines += [f"  {name:>{width}} {'#' * round(BAR * count / max(most, 1)):<{BAR}} {count:,}" for name, count in bins]
     lines.append("")
     lines += [f"overlap: {count:,} rows of {later} are also in {earlier}" for later, earlier, count in found.overlaps] or ["overlap: none"]
-    lines += [f"note: {note}" for note in found.notes]
+    lines += [f"note: {note}" for note in found.notes if " are also in " not in note]  # told above
     return "\n".join(lines).lstrip("\n")
 
 
@@ -160,9 +160,9 @@ def _bins(values: np.ndarray) -> list[tuple[str, int]]:
     low, high = int(values.min()), int(values.max())
     width = -(-(high - low + 1) // BINS)
     counts = np.bincount((values - low) // width)
-    return [
-        (str(low + k * width) if width == 1 else f"{low + k * width}-{low + (k + 1) * width - 1}", int(n)) for k, n in enumerate(counts)
-    ]
+    starts = [low + k * width for k in range(len(counts))]
+    ends = [min(start + width - 1, high) for start in starts]
+    return [(str(a) if a == b else f"{a}-{b}", int(n)) for a, b, n in zip(starts, ends, counts, strict=True)]
 
 
 def _labels(y: np.ndarray, classes: int) -> list[tuple[str, int]]:

@@ -65,9 +65,8 @@ def test_list(call, table, home):  # noqa: F811
 def test_prepare_once_and_again(call, table, home):  # noqa: F811
     code, said, errors = call("prepare", "text", "--from", table)
     assert code == 0 and errors == []
-    assert (
-        said.startswith(f"prepared: {home / 'text'} (0 MB)\n") and "  federated_line: <u2 40x21\n" in said and "vocabulary: text 11" in said
-    )
+    assert said.startswith(f"prepared: {home / 'text'} (0.0 MB)\n") and "vocabulary: 15 ids; domains: answer, question" in said
+    assert "  federated: 40 sentences of 8 clients, " in said
     before = files_under(home)
     assert call("prepare", "text", "--from", table) == (0, f"already prepared: {home / 'text'}\n", [])
     assert files_under(home) == before
@@ -230,7 +229,7 @@ def test_show_a_config(call):
     code, said, _ = call("show", "quick/images", "--set", "rounds=3", "--format", "json")
     assert code == 0 and json.loads(said)["task"] == "fashion" and json.loads(said)["rows"][0]["clients"] == 63
     code, _, errors = call("show", "nowhere")
-    assert code == 2 and len(errors) == 1 and "nowhere: No such file or directory" in errors[0]
+    assert code == 2 and len(errors) == 1 and "data show: got 'nowhere'; allowed a prepared store, or a config" in errors[0]
 
 
 def test_show_a_store_of_no_known_kind(call, home):  # noqa: F811

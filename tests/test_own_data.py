@@ -566,7 +566,7 @@ def test_capacity(tmp_path):
     task = Arrays(path, capacity=Capacity({"high": 0.2, "low": 0.8}, attribute="age", rho=1.0)).load()
     assert [name for name, level in task.attributes["capacity"].items() if level == "high"] == [max(task.clients, key=lambda c: int(c[1:]))]
     assert task.attributes["age"][next(iter(task.clients))] == int(next(iter(task.clients))[1:])
-    Arrays(path, capacity=Capacity(attribute="examples", rho=1.0)).load()
+    says("'examples', the same for all clients; allowed an attribute that differs", path, capacity=Capacity(attribute="examples", rho=1.0))
     says("no column devices; allowed columns x, y, client, devices (did you mean device?)", path, capacity=Capacity(column="devices"))
     device[39] = "tier0"
     seed = next(seed for seed in range(30) if "c9" in Arrays(path, split_seed=seed).load().clients)

@@ -431,7 +431,8 @@ def odd(what: str, home: Path) -> None:  # noqa: F811
 @pytest.mark.parametrize(
     "what, says",
     {
-        "nothing": "data mine: got nothing at this path; allowed a prepared store; there are: none (fedcodist data prepare mine)",
+        "nothing": "data mine: got nothing at this path; allowed a prepared store: none yet "
+        "(fedcodist data prepare; a config's header says how)",
         "a file": "data mine: got a file; allowed a prepared store",
         "a directory": "data mine: got no store; allowed a prepared store",
         "half-written": "data mine: got a preparation that is not finished; allowed a prepared store",

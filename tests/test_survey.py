@@ -86,9 +86,9 @@ def test_sentences_are_counted_by_their_words(tmp_path):
     ] + [("p", "public", "w w w"), ("p", "public", "w w w w w w w w w")]
     make("text", write_rows(tmp_path / "t.tsv", table, ("client", "split", "tokens")), length=5, overlap="allow")
     found = survey.survey(Text(data="text", public_labels=True).load())
-    assert found.histograms["words of a sentence, clients"] == [("1", 1), ("2", 2)]
-    assert found.histograms["words of a sentence, test"] == [("5", 2)], "a model sees five words"
-    assert found.histograms["words of a sentence, public"] == [("3", 1), ("4", 0), ("5", 1)]
+    assert found.histograms["words of a sentence, as far as a model reads, clients"] == [("1", 1), ("2", 2)]
+    assert found.histograms["words of a sentence, as far as a model reads, test"] == [("5", 2)], "a model sees five words"
+    assert found.histograms["words of a sentence, as far as a model reads, public"] == [("3", 1), ("4", 0), ("5", 1)]
     assert [row["examples"] for row in found.rows] == [3, 2, 1, 2] and all(row["labels"] == "-" for row in found.rows)
     assert "labels" not in found.skew
 

@@ -179,8 +179,7 @@ PREPARE = {
 
 def header(lines: list[str], needs: list[str], name: str, twin: bool) -> str:
     """What it reproduces, the paper's numbers, and the commands."""
-    wrapped = [f"# {line}" for line in lines]
-    wrapped.append(UNTUNED)
+    wrapped = [*(f"# {line}" for line in lines), "#", UNTUNED]
     wrapped += [f"# First: {command}" for need in needs for command in PREPARE[need]]
     wrapped.append(f"# Run it: fedcodist run {name}{' --twin' if twin else ''}")
     return "\n".join(wrapped) + "\n"

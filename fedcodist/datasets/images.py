@@ -47,7 +47,8 @@ class Cifar100Files:
         splits = cifar.read_cifar100(source)
         for split, rows in splits.items():
             _write(writer, split, rows.x, rows.y, rows.coarse, progress)
-        return {"kind": "labelled_images", "clients": None, "classes": 100, "sources": cifar.sources(source)}
+        facts = {"kind": "labelled_images", "clients": None, "classes": 100, "notes": _incomplete(splits)}
+        return {**facts, "sources": cifar.sources(source)}
 
     def _with_clients(self, source: Path, writer: Writer, progress: Progress) -> Mapping[str, Any]:
         """The publisher's own clients, one after the other."""
@@ -86,9 +87,17 @@ class Cifar10Files:
 
     def prepare(self, source: Path, writer: Writer, progress: Progress) -> Mapping[str, Any]:
         check_room(writer.partial, CIFAR_BYTES)
-        for split, rows in cifar.read_cifar10(source).items():
+        splits = cifar.read_cifar10(source)
+        for split, rows in splits.items():
             _write(writer, split, rows.x, rows.y, None, progress)
-        return {"kind": "labelled_images", "clients": None, "classes": 10, "sources": cifar.sources(source)}
+        facts = {"kind": "labelled_images", "clients": None, "classes": 10, "notes": _incomplete(splits)}
+        return {**facts, "sources": cifar.sources(source)}
+
+
+def _incomplete(splits: Mapping[str, cifar.Labelled]) -> list[str]:
+    """A file may end between two images and still not be whole."""
+    whole, found = {"train": 50_000, "test": 10_000}, {split: len(rows.x) for split, rows in splits.items()}
+    return [f"{n:,} {split} images; the published files have {whole[split]:,}" for split, n in found.items() if n != whole[split]]
 
 
 def _write(writer: Writer, split: str, x: np.ndarray, y: np.ndarray, coarse: np.ndarray | None, progress: Progress | None) -> None:

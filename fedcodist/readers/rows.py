@@ -317,13 +317,13 @@ def _named(columns: Columns) -> dict[str, str]:
 
 def _picks(place: Place, header: list[str], columns: Columns) -> Callable[[Any], _Record]:
     """What takes a record out of the fields of a row with _ABSENT behind them; DataError if a column is missing or there twice."""
-    found = show(", ".join(header))[1:-1]
+    found = ", ".join(show(name)[1:-1] for name in header[:30]) + (", ..." if len(header) > 30 else "")
     optional = {"domain", "date", "split"}
     for name, field in _named(columns).items():
         if header.count(name) > 1:
             raise bad(place.path, f"two columns {show(name)}", "each column once")
         if name not in header and (field == "client" or (field in optional and name != getattr(USUAL, field))):
-            hint = nearest(name, header) or ("an empty name of the client column gives all rows the client ''" if field == "client" else "")
+            hint = nearest(name, header) or f"{field} = NAME says which one it is"
             raise bad(place.path, f"no column {show(name)} for the {field}", f"one of the columns found: {found}", hint)
     at = [header.index(name) if name and name in header else absent for name, absent in zip(_order(columns), (-2, -2, -2, -2, -1, -1))]
     if at[4:] == [-1, -1]:

@@ -116,6 +116,8 @@ class Arrays:
         of_client = {name: rows["train"][r] for name, r in group(client[rows["train"]]).items()}  # type: ignore[arg-type]
         clients = Clients(x, y, of_client, domain)
         _tell_large(clients.sizes(), notes)
+        if self.classes is None and int(y.max()) + 1 > 2 * len(np.unique(y)) + 8:
+            notes.append(f"{int(y.max()) + 1} classes, as the largest label is {int(y.max())}; only {len(np.unique(y))} of them occur")
         attributes: dict[str, dict[str, Any]] = {"main_class": {name: str(np.bincount(y[r]).argmax()) for name, r in of_client.items()}}
         if domain is not None:
             attributes["main_domain"] = {name: domains[np.bincount(domain[r]).argmax()] for name, r in of_client.items()}

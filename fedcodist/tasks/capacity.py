@@ -69,6 +69,10 @@ class Capacity:
             return {name: str(said[name]) for name in order}
         if self.attribute is not None:
             said = _attribute("capacity.attribute", self.attribute, attributes, sizes)
+            if self.rho and len(order) > 1 and len({said[name] for name in order}) == 1:
+                raise bad(
+                    "capacity.attribute", f"{show(self.attribute)}, the same for all clients", "an attribute that differs, or rho = 0"
+                )
             chance = _normal(-np.arange(len(order)))  # the keyed order itself, so that rho = 0 is just that
             value = _normal(_ordinal(self.attribute, [said[name] for name in order]))
             score = self.rho * value + math.sqrt(1 - self.rho**2) * chance
