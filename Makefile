@@ -48,11 +48,13 @@ $(VENV)/bin/python:
 $(VENV)/.demo: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "installing fedcodist and JAX into $(VENV) (about 600 MB, once)"
 	$(PIP) --editable '.[plots]'
+	-@$(BIN)/python -m fedcodist.native build
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "installing fedcodist and its tools into $(VENV) (once)"
 	$(PIP) --editable '.[dev]'
+	-@$(BIN)/python -m fedcodist.native build
 	@touch $@ $(VENV)/.demo
 
 benches/.venv/.torch:

@@ -18,6 +18,8 @@ def fingerprint() -> dict[str, Any]:
     import jax
     import numpy as np
 
+    from fedcodist import native
+
     model, flags = _cpu()
     blas = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})  # type: ignore[union-attr]
     versions = {name: _version(name) for name in ("numpy", "jax", "jaxlib", "optax", "fedcodist")}
@@ -31,6 +33,7 @@ def fingerprint() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
         "backend": jax.default_backend(),
+        "kernels": native.path(),
     }
 
 

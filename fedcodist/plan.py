@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedcodist import cost
+from fedcodist import cost, native
 from fedcodist.clients import sizes
 from fedcodist.config import Config
 from fedcodist.train import Experiment
@@ -66,6 +66,7 @@ def words(config: Config, planned: dict[str, Any]) -> str:
         "",
         f"over the run: {size(total['client_bytes'])} to and from clients, {total['server_steps']:,} distillation steps on the server,",
         f"{total['flops'] / 1e9:,.0f} GFLOP in all: roughly {duration(total['seconds'])} a seed on this machine, and seconds to compile",
+        f"native kernels for convolutions: {native.describe()}",
     ]
     return "\n".join(lines)
 

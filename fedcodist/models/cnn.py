@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import jax
 
-from fedcodist.models.layers import conv3x3, conv_init, dense, dense_init, max_pool
+from fedcodist.models.layers import conv3x3, conv_init, dense, dense_init, relu_pool
 from fedcodist.settings import checked, setting
 from fedcodist.types import Array, Model
 
@@ -63,7 +63,6 @@ class _Build:
         last = len(self.cnn.filters) - 1
         same = self.cnn.layout == "24/same"
         for i in range(last + 1):
-            x = jax.nn.relu(conv3x3(params[f"conv{i}"], x, "SAME" if same else "VALID"))
-            if (i < 2) if same else (i >= last - 1):
-                x = max_pool(x)
+            x = conv3x3(params[f"conv{i}"], x, "SAME" if same else "VALID")
+            x = relu_pool(x) if ((i < 2) if same else (i >= last - 1)) else jax.nn.relu(x)
         return x.reshape(len(x), -1)

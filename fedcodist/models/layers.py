@@ -1,7 +1,7 @@
 """Layers as plain functions, written for XLA on a CPU, with haiku's initialisation (A5).
 
-A 3x3 convolution is im2col and one matrix product, and a max-pool is the maximum of strided slices: XLA's own forms of both are many
-times slower inside a scan on a CPU.
+A 3x3 convolution is a native kernel where there is one, and otherwise im2col and one matrix product; a max-pool is the maximum of strided
+slices: XLA's own forms of both are many times slower inside a scan on a CPU.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fedcodist import native
 from fedcodist.types import Array
 
 
@@ -33,6 +34,13 @@ def conv_init(key: Any, channels: int, filters: int) -> dict[str, Array]:
 
 def conv3x3(params: Any, x: Array, padding: str) -> Array:
     """A 3x3 convolution with stride 1; [batch, height, width, channels]."""
+    if native.fits(x, params["w"], params["b"], padding):
+        return native.conv3x3(x, params["w"], params["b"], padding)
+    return im2col3x3(params, x, padding)
+
+
+def im2col3x3(params: Any, x: Array, padding: str) -> Array:
+    """The portable form of conv3x3: the nine shifted images side by side, and one matrix product."""
     if padding == "SAME":
         x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
     batch, height, width, channels = x.shape
@@ -48,3 +56,8 @@ def max_pool(x: Array) -> Array:
     height, width = x.shape[1] // 2 * 2, x.shape[2] // 2 * 2
     x = jnp.maximum(x[:, 0:height:2], x[:, 1:height:2])
     return jnp.maximum(x[:, :, 0:width:2], x[:, :, 1:width:2])
+
+
+def relu_pool(x: Array) -> Array:
+    """max_pool(relu(x)), to the bit; in one native kernel where there is one."""
+    return native.relu_pool(x) if native.fits_pool(x) else max_pool(jax.nn.relu(x))

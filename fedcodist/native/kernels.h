@@ -1,0 +1,316 @@
+// The arithmetic of a 3x3 convolution and of ReLU with a 2x2 max-pool, once for each instruction set: conv.cc includes this file several
+// times, each time with
+//   PATH     the namespace to put it in
+//   TARGET   the attribute that lets the compiler use the instruction set in a function
+//   LANES    floats in a vector
+//   TALL     rows of a tile of sums that is two vectors wide, 6 or 12; a tile of one vector has 12
+// Rows are pixels (forward) or taps (weight gradient), columns are filters. A tile's sums stay in registers over the whole inner loop:
+// TALL x 2 of them, two vectors of the one operand, and the other operand is broadcast from memory.
+// Images are [height, width, channels], so the taps (kx, channel) of one kernel row are 3 * channels consecutive floats of the image.
+
+namespace PATH {
+
+typedef float V __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+constexpr long round_up(long n) { return (n + LANES - 1) / LANES * LANES; }
+
+// Three neighbouring pixels of an output row: where their input starts, where their output goes, and how many of them exist.
+struct Trio {
+  long from, to;
+  int real;
+};
+
+// The sums of TRIOS x 3 pixels by NV vectors of filters. `weights` are [3, taps, NV * LANES], `bias` is [NV * LANES]; with `all` every
+// pixel and all columns exist. Three pixels a pointer because x86 addresses base, base + channels and base + 2 * channels alike.
+template <int NV, int TRIOS>
+TARGET static void forward_tile(const float* image, long row, long channels, const Trio* trios, const float* weights, const float* bias,
+                                float* out, long filters, long columns, bool all) {
+  V sum[3 * TRIOS][NV];
+  const float* at[TRIOS];
+#pragma GCC unroll 32
+  for (int p = 0; p < 3 * TRIOS; p++)
+#pragma GCC unroll 2
+    for (int v = 0; v < NV; v++) sum[p][v] = *(const V*)(bias + v * LANES);
+  for (int ky = 0; ky < 3; ky++) {
+#pragma GCC unroll 32
+    for (int t = 0; t < TRIOS; t++) at[t] = image + ky * row + trios[t].from;
+    for (long tap = 0; tap < 3 * channels; tap++) {
+      V w[NV];
+#pragma GCC unroll 2
+      for (int v = 0; v < NV; v++) w[v] = *(const V*)(weights + v * LANES);
+      weights += NV * LANES;
+#pragma GCC unroll 32
+      for (int t = 0; t < TRIOS; t++) {
+#pragma GCC unroll 3
+        for (int j = 0; j < 3; j++)
+#pragma GCC unroll 2
+          for (int v = 0; v < NV; v++) sum[3 * t + j][v] += w[v] * at[t][j * channels];
+        at[t]++;
+      }
+    }
+  }
+  if (all) {
+#pragma GCC unroll 32
+    for (int p = 0; p < 3 * TRIOS; p++)
+#pragma GCC unroll 2
+      for (int v = 0; v < NV; v++) *(V*)(out + (trios[p / 3].to + p % 3) * filters + v * LANES) = sum[p][v];
+    return;
+  }
+#pragma GCC unroll 32
+  for (int t = 0; t < TRIOS; t++) {
+#pragma GCC unroll 3
+    for (int j = 0; j < 3; j++) {
+      if (j >= trios[t].real) continue;
+      float* to = out + (trios[t].to + j) * filters;
+      float some[NV * LANES];
+#pragma GCC unroll 2
+      for (int v = 0; v < NV; v++) *(V*)(some + v * LANES) = sum[3 * t + j][v];
+      std::memcpy(to, some, columns * sizeof(float));
+    }
+  }
+}
+
+template <int NV, int TRIOS>
+TARGET static void forward_tiles(const float* image, long row, long channels, const Trio* trios, long count, const float* weights,
+                                 const float* bias, float* out, long filters, long columns, bool all) {
+  for (long t = 0; t < count; t += TRIOS)
+    forward_tile<NV, TRIOS>(image, row, channels, trios + t, weights, bias, out, filters, columns,
+                            all && columns == NV * LANES && t + TRIOS <= count);
+}
+
+// Weights [9, channels, filters] to one block of columns after the other, [9 * channels, columns], the last filled up with zeros.
+TARGET static void pack_weights(const float* w, long taps, long filters, float* packed) {
+  for (long f = 0; f < filters; f += 2 * LANES) {
+    const long columns = std::min<long>(filters - f, 2 * LANES), width = columns > LANES ? 2 * LANES : LANES;
+    for (long tap = 0; tap < taps; tap++, packed += width) {
+      std::memcpy(packed, w + tap * filters + f, columns * sizeof(float));
+      std::memset(packed + columns, 0, (width - columns) * sizeof(float));
+    }
+  }
+}
+
+// out [batch, height + 2 pad - 2, width + 2 pad - 2, filters] from images [batch, height, width, channels], weights
+// [3, 3, channels, filters] and perhaps a bias [filters].
+TARGET static void forward(const float* images, const float* w, const float* bias, float* out, long batch, long height, long width,
+                           long channels, long filters, long pad) {
+  const long out_height = height + 2 * pad - 2, out_width = width + 2 * pad - 2;
+  const long in_row = (out_width + 2) / 3, count = out_height * in_row;
+  const long wide = 3 * in_row + 2, high = out_height + 2, row = wide * channels, taps = 9 * channels;
+  static thread_local Room for_weights, for_bias, for_image;
+  static thread_local std::vector<Trio> trios;
+
+  float* packed = for_weights.take(taps * round_up(filters));
+  pack_weights(w, taps, filters, packed);
+  float* biases = for_bias.take(round_up(filters));
+  std::memset(biases, 0, round_up(filters) * sizeof(float));
+  if (bias) std::memcpy(biases, bias, filters * sizeof(float));
+
+  trios.resize(count + 4);
+  Trio* next = trios.data();
+  for (long y = 0; y < out_height; y++)
+    for (long x = 0; x < out_width; x += 3) *next++ = {y * row + x * channels, y * out_width + x, (int)std::min<long>(3, out_width - x)};
+  for (int i = 0; i < 4; i++) *next++ = {0, 0, 0};  // fill up the last tile with pixels that nobody keeps
+
+  // A copy with a border of zeros, and with as many columns as whole trios read: so the inner loop tests nothing.
+  const bool copy = pad > 0 || wide != width, all = out_width % 3 == 0;
+  float* padded = copy ? for_image.take(high * row) : nullptr;
+  if (copy) std::memset(padded, 0, high * row * sizeof(float));
+  for (long n = 0; n < batch; n++) {
+    const float* image = images + n * height * width * channels;
+    if (copy) {
+      for (long y = 0; y < height; y++)
+        std::memcpy(padded + (y + pad) * row + pad * channels, image + y * width * channels, width * channels * sizeof(float));
+      image = padded;
+    }
+    float* to = out + n * out_height * out_width * filters;
+    const float* weights = packed;
+    for (long f = 0; f < filters; f += 2 * LANES) {
+      const long columns = std::min<long>(filters - f, 2 * LANES);
+      if (columns > LANES) {
+        forward_tiles<2, TALL / 3>(image, row, channels, trios.data(), count, weights, biases + f, to + f, filters, columns, all);
+        weights += taps * 2 * LANES;
+      } else {
+        forward_tiles<1, 4>(image, row, channels, trios.data(), count, weights, biases + f, to + f, filters, columns, all);
+      }
+    }
+  }
+}
+
+// Adds to sums [TAPS, stride] the outer products of TAPS neighbouring taps and NV vectors of the gradient, over all pixels of some images.
+template <int NV, int TAPS>
+TARGET static void weight_tile(const float* image, long image_step, long row, const float* grad, long images, long height, long width,
+                               long channels, long stride, float* sums) {
+  V sum[TAPS][NV] = {};
+  for (long n = 0; n < images; n++, image += image_step) {
+    for (long y = 0; y < height; y++) {
+      const float* x = image + y * row;
+      for (long i = 0; i < width; i++, x += channels, grad += stride) {
+        V g[NV];
+#pragma GCC unroll 2
+        for (int v = 0; v < NV; v++) g[v] = *(const V*)(grad + v * LANES);
+#pragma GCC unroll 32
+        for (int t = 0; t < TAPS; t++)
+#pragma GCC unroll 2
+          for (int v = 0; v < NV; v++) sum[t][v] += g[v] * x[t];
+      }
+    }
+  }
+  // From zero in every call and added here: with many pixels that rounds less than one long sum.
+#pragma GCC unroll 32
+  for (int t = 0; t < TAPS; t++)
+#pragma GCC unroll 2
+    for (int v = 0; v < NV; v++) *(V*)(sums + t * stride + v * LANES) += sum[t][v];
+}
+
+// All taps of one or two vectors of filters: `sums` is [9 * channels, stride].
+template <int NV>
+TARGET static void weight_tiles(const float* image, long image_step, long row, const float* grad, long images, long height, long width,
+                                long channels, long stride, float* sums) {
+  constexpr int tall = NV == 2 ? TALL : 12;
+  for (long ky = 0; ky < 3; ky++, image += row) {
+    for (long tap = 0; tap < 3 * channels; tap += tall) {
+      const long left = 3 * channels - tap;  // a multiple of 3
+      const auto tile = left >= tall ? weight_tile<NV, tall>
+                        : left == 9  ? weight_tile<NV, 9>
+                        : left == 6  ? weight_tile<NV, 6>
+                                     : weight_tile<NV, 3>;
+      tile(image + tap, image_step, row, grad, images, height, width, channels, stride, sums + (ky * 3 * channels + tap) * stride);
+    }
+  }
+}
+
+// Adds up a vector of filters of the gradient over pixels, in four sums so that an addition need not wait for the one before it.
+TARGET static void bias_tile(const float* grad, long pixels, long stride, float* sums) {
+  V sum[4] = {};
+  long i = 0;
+  for (; i + 4 <= pixels; i += 4, grad += 4 * stride)
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) sum[j] += *(const V*)(grad + j * stride);
+  for (; i < pixels; i++, grad += stride) sum[0] += *(const V*)grad;
+  *(V*)sums += (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+// dw [3, 3, channels, filters] and db [filters], from images [batch, height, width, channels] and the gradient
+// [batch, height + 2 pad - 2, width + 2 pad - 2, filters] of the output.
+TARGET static void weight_gradient(const float* images, const float* grads, float* dw, float* db, long batch, long height, long width,
+                                   long channels, long filters, long pad) {
+  const long out_height = height + 2 * pad - 2, out_width = width + 2 * pad - 2, pixels = out_height * out_width;
+  const long high = height + 2 * pad, wide = width + 2 * pad, row = wide * channels, stride = round_up(filters);
+  const long block = std::min(batch, std::max(1L, 256 / pixels));  // images at once: enough pixels that a tile's start and end cost little
+  static thread_local Room for_images, for_grads, for_sums, for_bias;
+
+  const bool copy = pad > 0, widen = stride != filters;  // zeros around the images, and after the filters
+  float* padded = copy ? for_images.take(block * high * row) : nullptr;
+  if (copy) std::memset(padded, 0, block * high * row * sizeof(float));
+  float* widened = widen ? for_grads.take(block * pixels * stride) : nullptr;
+  if (widen) std::memset(widened, 0, block * pixels * stride * sizeof(float));
+  float* sums = widen ? for_sums.take(9 * channels * stride) : dw;
+  std::memset(sums, 0, 9 * channels * stride * sizeof(float));
+  float* bias = widen ? for_bias.take(stride) : db;
+  std::memset(bias, 0, stride * sizeof(float));
+
+  for (long n = 0; n < batch; n += block) {
+    const long some = std::min(block, batch - n);
+    const float* image = images + n * height * width * channels;
+    const float* grad = grads + n * pixels * filters;
+    if (copy) {
+      for (long i = 0; i < some; i++)
+        for (long y = 0; y < height; y++)
+          std::memcpy(padded + (i * high + y + pad) * row + pad * channels, image + (i * height + y) * width * channels,
+                      width * channels * sizeof(float));
+      image = padded;
+    }
+    if (widen) {
+      for (long i = 0; i < some * pixels; i++) std::memcpy(widened + i * stride, grad + i * filters, filters * sizeof(float));
+      grad = widened;
+    }
+    for (long f = 0; f < stride; f += 2 * LANES) {
+      const auto tiles = stride - f > LANES ? weight_tiles<2> : weight_tiles<1>;
+      tiles(image, high * row, row, grad + f, some, out_height, out_width, channels, stride, sums + f);
+    }
+    for (long f = 0; f < stride; f += LANES) bias_tile(grad + f, some * pixels, stride, bias + f);
+  }
+  if (widen) {
+    for (long tap = 0; tap < 9 * channels; tap++) std::memcpy(dw + tap * filters, sums + tap * stride, filters * sizeof(float));
+    std::memcpy(db, bias, filters * sizeof(float));
+  }
+}
+
+// A template's argument forgets that V may be anywhere in memory, so these copy.
+template <typename T>
+TARGET static inline T load(const float* from) {
+  T value;
+  std::memcpy(&value, from, sizeof(T));
+  return value;
+}
+
+template <typename T>
+TARGET static inline void store(float* to, T value) {
+  std::memcpy(to, &value, sizeof(T));
+}
+
+// The larger of two; not a number if either is not.
+template <typename T>
+TARGET static inline T larger(T a, T b) {
+  const T c = a > b ? a : b;
+  return a == a ? c : a;
+}
+
+// A 2x2 window at `in` of one channel (T is float) or LANES of them: the ReLU of the largest of the four.
+template <typename T>
+TARGET static inline void pool_up(const float* in, long right, long down, float* out) {
+  const T zero = {}, left = larger(load<T>(in), load<T>(in + down));
+  store<T>(out, larger(larger(left, load<T>(in + right)), larger(load<T>(in + right + down), zero)));
+}
+
+// The gradient of such a window: equal values share it, first across and then down, after the ReLU; so do the portable forms.
+template <typename T>
+TARGET static inline void pool_down(const float* in, long right, long down, const float* grad, float* out) {
+  const T zero = {}, one = zero + 1.0f, half = zero + 0.5f, g = load<T>(grad);
+  T value[2][2], most[2];
+  for (int x = 0; x < 2; x++) {
+    for (int y = 0; y < 2; y++) value[x][y] = larger(load<T>(in + x * right + y * down), zero);
+    most[x] = larger(value[x][0], value[x][1]);
+  }
+  for (int x = 0; x < 2; x++) {
+    const T across = g * (most[x] > most[1 - x] ? one : most[x] == most[1 - x] ? half : zero);
+    for (int y = 0; y < 2; y++) {
+      const T share = across * (value[x][y] > value[x][1 - y] ? one : value[x][y] == value[x][1 - y] ? half : zero);
+      store<T>(out + x * right + y * down, value[x][y] > zero ? share : zero);
+    }
+  }
+}
+
+// out [batch, height / 2, width / 2, channels] of images [batch, height, width, channels].
+TARGET static void relu_pool(const float* images, float* out, long batch, long height, long width, long channels) {
+  const long right = channels, down = width * channels;
+  for (long n = 0; n < batch; n++)
+    for (long y = 0; y < height / 2; y++)
+      for (long x = 0; x < width / 2; x++, out += channels) {
+        const float* in = images + ((n * height + 2 * y) * width + 2 * x) * channels;
+        long c = 0;
+        for (; c + LANES <= channels; c += LANES) pool_up<V>(in + c, right, down, out + c);
+        for (; c < channels; c++) pool_up<float>(in + c, right, down, out + c);
+      }
+}
+
+TARGET static void relu_pool_gradient(const float* images, const float* grad, float* out, long batch, long height, long width,
+                                      long channels) {
+  const long right = channels, down = width * channels;
+  if (height % 2 || width % 2) std::memset(out, 0, batch * height * width * channels * sizeof(float));  // of what is in no window
+  for (long n = 0; n < batch; n++)
+    for (long y = 0; y < height / 2; y++)
+      for (long x = 0; x < width / 2; x++, grad += channels) {
+        const long at = ((n * height + 2 * y) * width + 2 * x) * channels;
+        long c = 0;
+        for (; c + LANES <= channels; c += LANES) pool_down<V>(images + at + c, right, down, grad + c, out + at + c);
+        for (; c < channels; c++) pool_down<float>(images + at + c, right, down, grad + c, out + at + c);
+      }
+}
+
+}  // namespace PATH
+
+#undef PATH
+#undef TARGET
+#undef LANES
+#undef TALL

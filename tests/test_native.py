@@ -1,0 +1,358 @@
+"""The native convolutions: right for every shape and instruction set, the same bits every time, within their memory, and optional."""
+
+import os
+import stat
+import subprocess
+import sys
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedcodist import native
+from fedcodist.errors import ConfigError
+from fedcodist.models.layers import conv3x3, im2col3x3, max_pool, relu_pool
+from fedcodist.native import build
+
+ROOT = Path(__file__).parent.parent
+FOUND = native._load()
+needed = pytest.mark.skipif(not FOUND.paths, reason=FOUND.why)
+NUMBERS = range(1, 1 + len(FOUND.paths))  # of the instruction sets of this machine
+
+
+def arrays(batch, height, width, channels, filters, pad, seed=0):
+    """x, w, b and a gradient from above."""
+    rng = np.random.default_rng(seed)
+    shapes = [(batch, height, width, channels), (3, 3, channels, filters), (filters,)]
+    shapes += [(batch, height + 2 * pad - 2, width + 2 * pad - 2, filters)]
+    return [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+
+
+def plain(x, w, b, grad, pad):
+    """Forward, dx, dw, db in float64, a tap at a time."""
+    x, w, b, grad = (np.asarray(a, np.float64) for a in (x, w, b, grad))
+    padded = np.pad(x, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+    height, width = grad.shape[1:3]
+    out, dx, dw = np.zeros_like(grad) + b, np.zeros_like(padded), np.zeros_like(w)
+    for i in range(3):
+        for j in range(3):
+            seen = padded[:, i : i + height, j : j + width]
+            out += seen @ w[i, j]
+            dx[:, i : i + height, j : j + width] += grad @ w[i, j].T
+            dw[i, j] = np.tensordot(seen, grad, ((0, 1, 2), (0, 1, 2)))
+    return out, dx[:, pad : pad + x.shape[1], pad : pad + x.shape[2]], dw, grad.sum((0, 1, 2))
+
+
+def ours(x, w, b, grad, pad, number):
+    out, pull = jax.vjp(lambda *args: native._conv(*args, pad, number), x, w, b)
+    return out, *pull(grad)
+
+
+def assert_right(shape, seed=0):
+    given_arrays, pad = arrays(*shape, seed=seed), shape[-1]
+    want = plain(*given_arrays, pad)
+    every = jax.jit(lambda *args: [ours(*args, pad, number) for number in NUMBERS])(*given_arrays)
+    for number, got in zip(NUMBERS, every, strict=True):
+        for name, a, b in zip(("forward", "dx", "dw", "db"), got, want, strict=True):
+            scale = max(1.0, np.abs(b).max())
+            assert np.abs(np.asarray(a) - b).max() <= 1e-5 * scale, (name, native.PATHS[number - 1], shape)
+
+
+# batch, height, width, channels, filters, pad: the paper's, and the smallest, and one more or less than a vector or a tile.
+SHAPES = [
+    (20, 24, 24, 3, 16, 1),
+    (7, 12, 12, 16, 32, 1),
+    (20, 6, 6, 64, 64, 1),
+    (3, 30, 30, 16, 32, 0),
+    (1, 1, 1, 1, 1, 1),
+    (20, 1, 1, 3, 2, 1),
+    (7, 3, 3, 5, 15, 0),
+    (1, 3, 4, 17, 33, 0),
+    (7, 4, 11, 31, 17, 1),
+    (2, 13, 2, 1, 64, 1),
+    (1, 5, 40, 2, 48, 1),
+]
+
+
+@needed
+@pytest.mark.parametrize("shape", SHAPES)
+def test_it_is_a_convolution(shape):
+    assert_right(shape)
+
+
+@needed
+@settings(max_examples=40, deadline=None)
+@given(
+    st.tuples(
+        st.sampled_from([1, 2, 7, 20]),
+        st.integers(1, 9),
+        st.integers(1, 9),
+        st.sampled_from([1, 3, 5, 16, 17, 31, 32, 64]),
+        st.sampled_from([1, 2, 15, 16, 33, 64]),
+        st.sampled_from([0, 1]),
+    ),
+    st.integers(0, 2**32),
+)
+def test_it_is_a_convolution_of_any_shape(shape, seed):
+    batch, height, width, channels, filters, pad = shape
+    room = 2 - 2 * pad
+    assert_right((batch, height + room, width + room, channels, filters, pad), seed)
+
+
+@needed
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+def test_it_is_xlas_and_the_portable_form(padding):
+    x, w, b, grad = arrays(5, 8, 9, 6, 20, native.PADS[padding])
+
+    def xla(x, w, b, padding):
+        return jax.lax.conv_general_dilated(x, w, (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC")) + b
+
+    forms = native.conv3x3, xla, lambda x, w, b, padding: im2col3x3({"w": w, "b": b}, x, padding)
+    got = [jax.jit(lambda *args, f=f: (f(*args, padding), jax.vjp(lambda *a: f(*a, padding), *args)[1](grad)))(x, w, b) for f in forms]
+    for other in got[1:]:
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-4), got[0], other)
+
+
+@needed
+@pytest.mark.parametrize("number", NUMBERS)
+def test_equal_bits_whoever_computes_them(number):
+    # Two shapes in turn, so that scratch memory is found as another call left it.
+    both = [arrays(6, 9, 7, 5, 19, 1), arrays(3, 12, 12, 16, 40, 0)]
+    run = jax.jit(lambda pad, *args: ours(*args, pad, number), static_argnums=0)
+    first = [jax.tree.map(np.asarray, run(pad, *args)) for pad, args in zip((1, 0), both, strict=True)]
+    with ThreadPoolExecutor(4) as threads:
+        again = list(threads.map(lambda i: jax.tree.map(np.asarray, run(1 - i % 2, *both[i % 2])), range(40)))
+    for i, found in enumerate(again):
+        assert all(np.array_equal(a, b) for a, b in zip(found, first[i % 2], strict=True))
+
+
+@needed
+def test_it_works_in_every_kind_of_program():
+    x, w, b, grad = arrays(2, 5, 6, 3, 4, 1)
+    want = plain(x, w, b, grad, 1)
+
+    def loss(w, b, x):
+        return jnp.sum(native.conv3x3(x, w, b, "SAME") * grad)
+
+    def close(got, want):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+    with jax.disable_jit():
+        close(jax.grad(loss)(w, b, x), want[2])
+    xs, ws = np.stack([x, 2 * x, 3 * x]), np.stack([w, w, 0 * w])
+    close(jax.lax.scan(lambda total, x: (total + jax.grad(loss)(w, b, x), None), jnp.zeros_like(w), xs)[0], 6 * want[2])
+    close(jax.vmap(jax.grad(loss), (0, None, 0))(ws, b, xs), np.stack([want[2], 2 * want[2], 3 * want[2]]))
+    close(jax.vmap(lambda x, w: native.conv3x3(x, w, b, "SAME"))(xs, ws)[2], np.zeros_like(grad) + b)
+    close(jax.jit(jax.grad(loss, 2))(w, b, x), want[1])
+
+
+@needed
+def test_the_first_layers_input_gradient_is_left_out():
+    x, w, b, _ = arrays(2, 5, 6, 3, 3, 1)
+
+    def loss(ws, b, x):
+        for w in ws:
+            x = native.conv3x3(x, w, b, "SAME")
+        return jnp.sum(x)
+
+    calls = jax.jit(jax.grad(loss)).lower([w, w, w], b, x).compile().as_text()
+    found = {target: calls.count(f'custom_call_target="{target}"') for target in native.TARGETS}
+    assert found == dict(zip(native.TARGETS, (2, 2, 3, 0, 0), strict=True))  # nor is the output of the last layer needed
+
+
+@needed
+def test_a_call_with_wrong_shapes_is_an_error_and_no_crash():
+    x, w, b, grad = arrays(2, 5, 6, 3, 4, 1)
+    call = jax.ffi.ffi_call(native.TARGETS[0], jax.ShapeDtypeStruct(grad.shape, jnp.float32))
+    for wrong in [(x, w[:, :, :2], b), (x, w[:2], b), (x, w, b[:1]), (x[0], w, b), (x[:1], w, b)]:
+        with pytest.raises(Exception, match="fedcodist native"):
+            jax.block_until_ready(call(*wrong, pad=np.int32(1), path=np.int32(1)))
+    for numbers in [{"pad": 0, "path": 1}, {"pad": 2, "path": 1}, {"pad": 1, "path": 0}, {"pad": 1, "path": 4}]:
+        with pytest.raises(Exception, match="fedcodist native"):
+            jax.block_until_ready(call(x, w, b, **{name: np.int32(n) for name, n in numbers.items()}))
+
+
+@needed
+@pytest.mark.parametrize("shape", [(20, 24, 24, 16), (2, 5, 7, 19), (3, 2, 2, 1), (1, 3, 4, 33), (2, 6, 5, 3)])
+@pytest.mark.parametrize("number", NUMBERS)
+def test_relu_and_pool_are_the_portable_ones_to_the_bit(shape, number):
+    rng = np.random.default_rng(0)
+    x = rng.integers(-3, 4, shape).astype(np.float32)  # many ties, many zeros
+    batch, height, width, channels = shape
+    pull = rng.normal(size=(batch, height // 2, width // 2, channels)).astype(np.float32)
+
+    @jax.jit
+    def all_four(x):
+        pools = (lambda x: native._relu_pool(x, number)), (lambda x: max_pool(jax.nn.relu(x)))
+        return [(out, back(pull)[0]) for out, back in (jax.vjp(pool, x) for pool in pools)]
+
+    (ours, ours_back), (theirs, theirs_back) = all_four(x)
+    assert np.array_equal(ours, theirs)
+    assert np.array_equal(ours_back, theirs_back)
+
+
+@needed
+def test_what_is_not_a_number_stays_so():
+    for at in np.ndindex(2, 2):
+        x = np.ones((1, 2, 2, 17), np.float32)
+        x[0, *at] = np.nan
+        assert np.isnan(relu_pool(x)).all()
+    x, w, b, _ = arrays(1, 4, 4, 3, 5, 1)
+    x[0, 0, 0, 0] = np.inf
+    out = np.asarray(native.conv3x3(x, w, b, "SAME"))
+    assert not np.isfinite(out[0, :2, :2]).any() and np.isfinite(out[0, 2:]).all()
+
+
+@needed
+def test_the_switch(monkeypatch):
+    x, w, b, _ = arrays(2, 5, 6, 3, 4, 1)
+    params = {"w": w, "b": b}
+    for path in FOUND.paths:
+        monkeypatch.setenv(native.SWITCH, path)
+        assert native.describe() == path
+        assert str(jax.make_jaxpr(lambda x: conv3x3(params, x, "SAME"))(x)).count("ffi_call") == 1
+    for said in ("1", ""):
+        monkeypatch.setenv(native.SWITCH, said)
+        assert native.describe() == FOUND.paths[-1]
+    monkeypatch.setenv(native.SWITCH, "0")
+    assert native.describe() == "none (FEDCODIST_NATIVE=0)"
+    assert "ffi_call" not in str(jax.make_jaxpr(lambda x: conv3x3(params, x, "SAME"))(x))
+    monkeypatch.setenv(native.SWITCH, "neon")
+    with pytest.raises(ConfigError, match="FEDCODIST_NATIVE: got 'neon'; allowed 0, 1, sse2, avx2, avx512"):
+        conv3x3(params, x, "SAME")
+
+
+@needed
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x, w, b: (x.astype(np.float16), w, b),
+        lambda x, w, b: (x, w.astype(np.float16), b),
+        lambda x, w, b: (x[:0], w, b),
+        lambda x, w, b: (x, w[..., :0], b[:0]),
+    ],
+)
+def test_what_does_not_fit_takes_the_portable_form(change):
+    x, w, b = change(*arrays(2, 5, 6, 3, 4, 0)[:3])
+    out = conv3x3({"w": w, "b": b}, x, "VALID")
+    assert out.shape == (len(x), 3, 4, w.shape[-1])
+    assert not native.fits(x, w, b, "VALID")
+
+
+def test_without_a_library(monkeypatch, tmp_path):
+    monkeypatch.delenv(native.SWITCH, raising=False)
+    monkeypatch.setattr(native, "_load", native._load.__wrapped__)
+    for name, content, word in [("missing", None, "no compiled library"), ("broken", b"\x7fELF nothing", "cannot be used")]:
+        (tmp_path / name).mkdir()
+        if content:
+            (tmp_path / name / native.LIBRARY).write_bytes(content)
+        monkeypatch.setattr(native, "HERE", tmp_path / name)
+        said = native.describe()
+        assert said.startswith("none (") and said.count("\n") == 0
+        if build.supported():
+            assert word in said and "python -m fedcodist.native build" in said
+        x, w, b, grad = arrays(2, 5, 6, 3, 4, 1)
+        assert not native.fits(x, w, b, "SAME")
+        assert conv3x3({"w": w, "b": b}, x, "SAME").shape == grad.shape
+
+
+@needed
+def test_a_library_of_other_sources_is_not_used(monkeypatch):
+    monkeypatch.setattr(native, "digest", lambda: "0" * 16)
+    assert "other sources" in native._load.__wrapped__().why
+
+
+@pytest.mark.skipif(not build.supported(), reason="not for this machine")
+def test_why_it_is_not_compiled(monkeypatch, tmp_path):
+    library = tmp_path / "x.so"
+    monkeypatch.setenv("CXX", "false --with-an-option")
+    assert build.build(library) == "false failed: code 1"
+    monkeypatch.setattr(build, "find_headers", lambda: None)
+    assert build.build(library) == "no headers of jaxlib here yet"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert build.build(library) == "no C++ compiler: CXX, g++ and clang++ were tried"
+    monkeypatch.setattr(build.platform, "machine", lambda: "riscv64")
+    assert "riscv64" in build.build(library)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not build.supported(), reason="not for this machine")
+@pytest.mark.parametrize("works", [True, False])
+def test_a_wheel_is_built_with_and_without_a_compiler(works, tmp_path):
+    tree = tmp_path / "tree"
+    (tree / "fedcodist" / "native").mkdir(parents=True)
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "fedcodist/__init__.py"):
+        (tree / name).write_bytes((ROOT / name).read_bytes())
+    for path in (ROOT / "fedcodist" / "native").iterdir():
+        if path.suffix in (".py", ".cc", ".h"):
+            (tree / "fedcodist" / "native" / path.name).write_bytes(path.read_bytes())
+    compiler = tmp_path / "compiler"  # writes its last argument's file, or fails
+    compiler.write_text(f"#!/bin/sh\nfor last; do :; done\n{'echo library > $last' if works else 'echo oh error >&2; exit 3'}\n")
+    compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "dist")]
+    env = {**os.environ, "CXX": str(compiler), "FEDCODIST_NATIVE": "1"}
+    done = subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = (tmp_path / "dist").iterdir()
+    with zipfile.ZipFile(wheel) as file:
+        assert (f"fedcodist/native/{build.LIBRARY}" in file.namelist()) == works
+        assert "fedcodist/native/kernels.h" in file.namelist()
+    assert wheel.name.endswith("-py3-none-any.whl") != works
+    assert ("native convolutions not compiled (" in done.stdout + done.stderr) != works
+
+
+DRIVER = r"""
+#include "conv.cc"
+int main() {
+  const int32_t most = best();
+  for (int32_t path = kSse2; path <= most; path++)
+    for (long pad : {0, 1})
+      for (long batch : {1, 8})
+        for (auto [height, width] : {std::pair<long, long>{1, 1}, {2, 5}, {4, 3}})
+          for (long channels : {1, 3, 17})
+            for (long filters : {1, 15, 16, 17, 33}) {
+              const long h = height + 2 - 2 * pad, w = width + 2 - 2 * pad;
+              std::vector<float> x(batch * h * w * channels), k(9 * channels * filters), b(filters), y(batch * height * width * filters);
+              forward(path, x.data(), k.data(), b.data(), y.data(), batch, h, w, channels, filters, pad);
+              std::vector<float> turned(k.size());
+              turn(k.data(), channels, filters, turned.data());
+              forward(path, y.data(), turned.data(), nullptr, x.data(), batch, height, width, filters, channels, 2 - pad);
+              const auto kernel = pick(path, sse2::weight_gradient, avx2::weight_gradient, avx512::weight_gradient);
+              kernel(x.data(), y.data(), k.data(), b.data(), batch, h, w, channels, filters, pad);
+              std::vector<float> small(batch * (h / 2) * (w / 2) * channels), like(x.size());
+              const auto up = pick(path, sse2::relu_pool, avx2::relu_pool, avx512::relu_pool);
+              up(x.data(), small.data(), batch, h, w, channels);
+              const auto down = pick(path, sse2::relu_pool_gradient, avx2::relu_pool_gradient, avx512::relu_pool_gradient);
+              down(x.data(), small.data(), like.data(), batch, h, w, channels);
+            }
+}
+"""
+
+
+@needed
+@pytest.mark.skipif(not build.find_compiler(), reason="no compiler")
+def test_no_byte_outside_is_read_or_written(tmp_path):
+    source, program = tmp_path / "driver.cc", tmp_path / "driver"
+    source.write_text(DRIVER)
+    flags = ["-std=c++17", "-O0", "-w", "-fsanitize=address", '-DFEDCODIST_SOURCE=""']
+    command = [
+        *build.find_compiler(),
+        *flags,
+        "-I",
+        str(build.HERE),
+        "-isystem",
+        str(build.find_headers()),
+        str(source),
+        "-o",
+        str(program),
+    ]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("the compiler has no address sanitizer")
+    done = subprocess.run([program], capture_output=True, text=True, timeout=250, env={**os.environ, "ASAN_OPTIONS": "detect_leaks=0"})
+    assert done.returncode == 0 and not done.stderr, done.stderr[:2000]
