@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 PIP     = $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
-.PHONY: demo test check kills bench docs fuzz wheel clean
+.PHONY: demo test check kills bench bench-peers docs fuzz wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/fedcodist demo
@@ -23,9 +23,15 @@ check: $(VENV)/.dev
 kills: $(VENV)/.dev
 	$(BIN)/python tests/faults/kills.py --kills 50 --once
 
-# Ours against a plain PyTorch loop of the same round, interleaved; torch lives in an environment of its own.
-bench: $(VENV)/.dev benches/.venv/.torch
-	$(BIN)/python benches/w1.py --torch benches/.venv/bin/python
+# Ours against plain PyTorch, interleaved; torch lives in an environment of its own (benches/.peers).
+bench: $(VENV)/.dev
+	$(BIN)/python -m benches.bench
+
+# The same against FedJAX, Flower on Ray, pfl-research, FedLab and TFF, each in its own environment (gigabytes, and about an hour).
+bench-peers: $(VENV)/.dev
+	$(BIN)/python -m benches.bench --peers
+	$(BIN)/python -m benches.bench --scaling
+	$(BIN)/python -m benches.bench --overhead
 
 docs: $(VENV)/.dev
 	$(BIN)/python tools/make_presets.py
@@ -39,7 +45,7 @@ wheel: $(VENV)/.dev
 	$(BIN)/python -m build --no-isolation --outdir dist .
 
 clean:
-	rm -rf $(VENV) benches/.venv build dist .cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) benches/.peers build dist .cache .pytest_cache .ruff_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("fedcodist needs Python 3.11, 3.12 or 3.13") if not (3, 11) <= sys.version_info[:2] < (3, 14) else None'
@@ -56,8 +62,3 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(PIP) --editable '.[dev]'
 	-@$(BIN)/python -m fedcodist.native build
 	@touch $@ $(VENV)/.demo
-
-benches/.venv/.torch:
-	$(PYTHON) -m venv benches/.venv
-	benches/.venv/bin/python -m pip install --disable-pip-version-check --quiet numpy==2.4.6 torch==2.13.0
-	@touch $@

@@ -1,0 +1,124 @@
+"""From measured rounds to numbers and words: medians, paired ratios against ours, shares of the machine's limit, and Markdown."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+OURS = "fedcodist"
+QUIET = 0.1  # the share of the cores that others may take during a round worth quoting
+RSS_GOAL_MB, CLIENT_GOAL, OVERHEAD_GOAL = 200, 0.15, 0.05  # growth of memory, of the time of a client, and all that is not training
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, quartiles and range.
+
+    >>> spread([4.0, 1.0, 2.0, 3.0, 5.0])
+    {'median': 3.0, 'q1': 2.0, 'q3': 4.0, 'low': 1.0, 'high': 5.0}
+    """
+    q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
+    return {"median": median, "q1": q1, "q3": q3, "low": min(values), "high": max(values)}
+
+
+def summary(rounds: Sequence[Mapping[str, Any]], flops: float, limit: float | None) -> dict[str, Any]:
+    """The measured rounds of one side. A GFLOP/s is of the median round."""
+    seconds = spread([r["seconds"] for r in rounds])
+    speed = flops / seconds["median"] / 1e9
+    return {
+        "ms": {name: 1e3 * value for name, value in seconds.items()},
+        "cpu_ms": 1e3 * statistics.median(r["cpu_seconds"] for r in rounds),
+        "others": statistics.median(r["others"] for r in rounds),
+        "gflops": speed,
+        "of_limit": speed / limit if limit else None,
+    }
+
+
+def ratios(theirs: Sequence[Mapping[str, Any]], ours: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Their round time over ours, turn by turn: what disturbs the machine in a turn disturbs both."""
+    return spread([a["seconds"] / b["seconds"] for a, b in zip(theirs, ours, strict=True)])
+
+
+def limit_of(samples: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The medians of the samples that were taken between the rounds."""
+    return {name: statistics.median(s[name] for s in samples) for name in samples[0]} if samples else {}
+
+
+def table(results: Sequence[Mapping[str, Any]], absent: Mapping[str, str]) -> str:
+    """All workloads as Markdown; a side that failed has its reason in its row."""
+    lines = []
+    for found in results:
+        lines += [f"### {found['workload']}: {found['says']}", ""]
+        lines.append("| side | ms median (quartiles) | ms best | times ours: median (quartiles; range) | CPU ms | GFLOP/s | of the limit |")
+        lines[-1] += " peak RSS MB | first round s | left out |"
+        lines.append("|---|---|---|---|---|---|---|---|---|---|")
+        for side, s in found["sides"].items():
+            lines.append(f"| {side} | {s['failed']} |" + " |" * 8 if "failed" in s else _row(side, s, absent.get(side, "nothing")))
+        limits = found["limit"]
+        if limits:
+            said = ", ".join(f"{name.replace('_', ' ')} {value:.0f}" for name, value in limits.items())
+            lines.append(
+                f"\nThe machine's limit in this run, GFLOP/s (1 core, all cores of a side): {said}. A round: {found['gflop']:.1f} GFLOP."
+            )
+        loud = [side for side, s in found["sides"].items() if s.get("others", 0) > QUIET]
+        if loud:
+            lines.append(
+                f"\nNOT QUIET: others took more than {QUIET:.0%} of the cores in the rounds of {', '.join(loud)}. Do not quote this."
+            )
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _row(side: str, s: Mapping[str, Any], absent: str) -> str:
+    ms, times = s["ms"], s.get("ratio")
+    said = "1" if side == OURS else "" if times is None else f"**{times['median']:.2f}** ({times['q1']:.2f}-{times['q3']:.2f}; "
+    if times is not None and side != OURS:
+        said += f"{times['low']:.2f}-{times['high']:.2f})"
+    share = "" if s["of_limit"] is None else f"{s['of_limit']:.0%}"
+    numbers = (
+        f"{ms['median']:.0f} ({ms['q1']:.0f}-{ms['q3']:.0f}) | {ms['low']:.0f} | {said} | {s['cpu_ms']:.0f} | {s['gflops']:.1f} | {share}"
+    )
+    return f"| {side} | {numbers} | {s['rss_mb']:.0f} | {s['first_seconds']:.1f} | {absent} |"
+
+
+def versions(results: Sequence[Mapping[str, Any]]) -> str:
+    """What ran, in one line a side."""
+    seen: dict[str, str] = {}
+    for found in results:
+        for side, s in found["sides"].items():
+            if "versions" in s:
+                seen[side] = ", ".join(f"{name} {value}" for name, value in s["versions"].items())
+    return "\n".join(f"- {side}: {said}" for side, said in seen.items())
+
+
+def scaling_table(found: Mapping[str, Any]) -> str:
+    """Peak memory and the time of a client over the clients of a round."""
+    lines = ["| clients of a round | round s | ms a client | peak RSS MB |", "|---|---|---|---|"]
+    for n, c in found["cohorts"].items():
+        lines.append(f"| {n} | {c['seconds']:.2f} | {c['ms_a_client']:.2f} | {c['rss_mb']:.0f} |")
+    memory, client = found["growth_mb"], found["slower"]
+    lines.append(
+        f"\n{found['workload']}: {memory:+.0f} MB ({_met(memory < RSS_GOAL_MB)}, goal below {RSS_GOAL_MB} MB), "
+        f"a client's time {client:+.0%} ({_met(abs(client) < CLIENT_GOAL)}, goal within {CLIENT_GOAL:.0%}), least to most clients"
+    )
+    return "\n".join(lines)
+
+
+def overhead_table(found: Mapping[str, Any]) -> str:
+    """What a round costs beside the clients' training."""
+    share = found["overhead_ms"] / found["round_ms"]
+    return "\n".join(
+        [
+            "| a W1 round | ms, median |",
+            "|---|---|",
+            f"| whole, with its journal | {found['round_ms']:.1f} |",
+            f"| clients' training, with reading and folding | {found['clients_ms']:.1f} |",
+            f"| the rest: sampling, server step, journal | {found['overhead_ms']:.1f} ({share:.1%}, {_met(share < OVERHEAD_GOAL)}) |",
+            f"| of which the journal | {found['journal_ms']:.2f} |",
+            f"| a checkpoint, beside all this | {found['checkpoint_ms']:.1f} |",
+        ]
+    )
+
+
+def _met(yes: bool) -> str:
+    return "met" if yes else "MISSED"
