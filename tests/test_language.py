@@ -56,6 +56,24 @@ def test_sentences_as_a_model_reads_them(place):
     assert (np.asarray(task.test.y) == task.objective.oov).sum() == 1  # zebra: only the test has it
 
 
+def test_the_test_may_begin_on_a_day(place):
+    rows = [(f"c{k % 6}", "answer", f"20{16 + k % 3}-05-01", f"word{k} list sort") for k in range(36)]
+    path = place / "dated.tsv"
+    path.write_text("client\ttype\tdate\ttokens\n" + "".join("\t".join(row) + "\n" for row in rows))
+    dated = prepare.read("text", ['test_from="2018-01-01"', "length=4", 'overlap="allow"'])
+    prepare.prepare(dated, path, lambda *_: None, name="dated")
+    store = open_store("dated")
+    words = store.text("vocabulary")
+    assert (
+        store.facts["examples"]["test"] == 12 and store.facts["examples"]["held_out"] > 0
+    )  # a third of all rows, by day and not by client
+    late = {f"word{k}" for k in range(36) if k % 3 == 2}
+    assert not late & set(words) and set(store.text("test_clients")) == {"c2", "c5"}
+    path.write_text("client\ttype\tdate\ttokens\nc1\tanswer\t\tsort\n")
+    with pytest.raises(DataError, match="dated.tsv: row 1: got nothing for date; allowed a date in each row"):
+        prepare.prepare(dated, path, lambda *_: None, name="dated")
+
+
 def test_domains_and_attributes(place):
     prepared(place)
     task = Text(data="mine").load()

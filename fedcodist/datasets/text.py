@@ -44,9 +44,11 @@ class TextFiles:
     wants: ClassVar[str] = "a .tsv, .csv, .jsonl (also .gz, .xz) or .parquet file, or a directory of them"
     client: str = "client"  # the names of the columns
     domain: str = "type"
+    date: str = "date"
     split: str = "split"
     tokens: str = "tokens"
     text: str = "text"
+    test_from: str | None = None  # rows of this date or later are the test, whoever wrote them, as in Stack Overflow (2018-01-01)
     domains: tuple[str, ...] = ()  # only rows of these; of all, if none is named
     min_examples: int = setting(1, ge=1)  # to be a client
     max_examples: int | None = setting(None, ge=1)  # of a federated client
@@ -73,9 +75,9 @@ class TextFiles:
     def prepare(self, source: Path, writer: Writer, progress: Progress) -> Mapping[str, Any]:
         scratch = Scratch(writer, self.length)
         if not writer.state.get("finished"):
-            columns = rows.Columns(self.client, self.domain or None, None, self.split or None, self.tokens, self.text)
+            columns = rows.Columns(self.client, self.domain or None, self.date or None, self.split or None, self.tokens, self.text)
             stream = rows.read_rows(source, columns, self.errors, scratch.counts, start=scratch.done or 0)
-            _read(stream, scratch, progress, lambda split: self._part(f"{source}: row {stream.done}", split), self.domains)
+            _read(stream, scratch, progress, lambda row: self._part(f"{source}: row {stream.done}", row), self.domains)
         key = keys.derive(keys.root(self.split_seed), "text")
         part, names, said = self._divide(source, scratch, key)
         sizes = Sizes(self.public_size, self.held_out_size, self.test_size)
@@ -84,14 +86,18 @@ class TextFiles:
         facts = finish(scratch, part, names)
         return {**facts, "notes": said + facts["notes"]}
 
-    def _part(self, where: str, split: str) -> int:
+    def _part(self, where: str, row: rows.Row) -> int:
         if not self.client:
             return PARTS.index("public")
-        if not split:
+        if self.test_from is not None:
+            if not row.date:
+                raise bad(where, f"nothing for {self.date or 'date'}", "a date in each row, for test_from")
+            return PARTS.index("test") if row.date >= self.test_from else UNKNOWN
+        if not row.split:
             return UNKNOWN
-        if split not in SPLITS:
-            raise bad(where, f"{show(split)} for {self.split}", ", ".join(SPLITS))
-        return SPLITS[split]
+        if row.split not in SPLITS:
+            raise bad(where, f"{show(row.split)} for {self.split}", ", ".join(SPLITS))
+        return SPLITS[row.split]
 
     def _divide(self, source: Path, scratch: Scratch, key: keys.Key) -> tuple[np.ndarray, list[str], list[str]]:
         """The part of each client, its name, and what to tell."""
@@ -108,7 +114,7 @@ class TextFiles:
         open_clients = {names[c]: c for c in np.flatnonzero((part == UNKNOWN) & ~few)}
         part[few] = UNKNOWN
         if open_clients:
-            shares = {"public": self.public, "held_out": self.held_out, "test": self.test}
+            shares = {"public": self.public, "held_out": self.held_out} | ({} if self.test_from else {"test": self.test})
             try:
                 divided = divide(open_clients, shares, "federated", keys.derive(key, "divide"))
             except DataError as error:
@@ -230,7 +236,7 @@ class C4Files:
         scratch = Scratch(writer, store.facts["length"])
         if not writer.state.get("finished"):
             stream = c4.read_c4(source, self.errors, scratch.counts, start=scratch.done or 0, splitter=self.splitter)
-            _read(stream, scratch, progress, lambda split: PARTS.index("public"), (), self.size)
+            _read(stream, scratch, progress, lambda row: PARTS.index("public"), (), self.size)
         part = np.full(len(scratch.clients), PARTS.index("public"))
         if not len(part):
             raise bad(str(source), "no sentence", "at least one")
@@ -281,7 +287,7 @@ def _read(stream: rows.Rows, scratch: Scratch, progress: Progress, part: Any, do
         if allowed and row.domain not in allowed:
             scratch.counts["rows of other domains"] += 1
             continue
-        enough |= scratch.add(part(row.split), row.client, row.domain, row.words)
+        enough |= scratch.add(part(row), row.client, row.domain, row.words)
         if enough and stream.whole:  # between two rows of the file: what comes after a mark is read again, and nothing else
             scratch.mark(stream.done)
             enough = False
