@@ -375,3 +375,33 @@ def test_without_pyarrow_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(rows.importlib, "import_module", missing)
     with pytest.raises(DataError, match=r"pip install 'fedcodist\[data\]'"):
         list(read_rows(path))
+
+
+def saved(place, rows):
+    """What `save_to_disk` of Hugging Face's datasets leaves, in two streams."""
+    place.mkdir(parents=True)
+    table, half = pa.Table.from_pylist(rows), len(rows) // 2
+    for k, part in enumerate((table.slice(0, half), table.slice(half))):
+        with pa.OSFile(str(place / f"data-{k}.arrow"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(part, max_chunksize=2)
+    (place / "state.json").write_text(json.dumps({"_data_files": [{"filename": f"data-{k}.arrow"} for k in range(2)]}))
+    return place
+
+
+def test_a_saved_data_set(tmp_path):
+    rows = [{"client": f"c{k % 2}", "type": "answer", "tokens": f"word{k} End"} for k in range(7)]
+    path = saved(tmp_path / "one", rows)
+    found = list(read_rows(path))
+    assert [row.words for row in found] == [(f"word{k}", "end") for k in range(7)] and found[0][:4] == ("c0", "answer", "", "")
+    assert list(read_rows(path, start=5)) == found[5:]  # from the middle of the second stream
+    with pytest.raises(DataError, match="no column 'user' for the client"):
+        list(read_rows(path, Columns(client="user")))
+
+
+def test_the_splits_of_a_saved_data_set(tmp_path):
+    rows = [{"client": f"c{k}", "tokens": f"word{k}"} for k in range(4)]
+    for split in ("train", "validation"):
+        saved(tmp_path / "both" / split, rows)
+    (tmp_path / "both" / "dataset_dict.json").write_text('{"splits": ["train", "validation"]}')
+    assert [row.split for row in read_rows(tmp_path / "both")] == ["train"] * 4 + ["held_out"] * 4
+    assert {row.split for row in read_rows(tmp_path / "both", Columns(split=None))} == {""}

@@ -41,7 +41,7 @@ class TextFiles:
 
     kind: ClassVar[str] = "text"
     published: ClassVar[tuple[Published, ...]] = ()
-    wants: ClassVar[str] = "a .tsv, .csv, .jsonl (also .gz, .xz) or .parquet file, or a directory of them"
+    wants: ClassVar[str] = "a .tsv, .csv, .jsonl (also .gz, .xz) or .parquet file, a directory of them, or a saved Hugging Face data set"
     client: str = "client"  # the names of the columns
     domain: str = "type"
     date: str = "date"

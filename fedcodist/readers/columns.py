@@ -32,7 +32,7 @@ LONGEST = 256  # characters of a text: a column of text takes the room of its lo
 NUMBERS = "numbers, lists of numbers of equal lengths, images or text"
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """One file: its rows by batches, and the split that its name says."""
 
     path: str
@@ -55,50 +55,51 @@ def read(path: str, names: Collection[str] = COLUMNS, split: str = "split") -> t
     made of that name; validation is held_out.
     """
     with contextlib.ExitStack() as stack:
-        parts = _parts(path, names, stack)
-        there = parts[0].names
-        for part in parts[1:]:
+        found = parts(path, names, stack)
+        there = found[0].names
+        for part in found[1:]:
             if sorted(part.names) != sorted(there):
-                raise bad(part.path, f"columns {show(part.names)}", f"{show(there)}, as in {show(parts[0].path)}")
+                raise bad(part.path, f"columns {show(part.names)}", f"{show(there)}, as in {show(found[0].path)}")
         if len(set(there)) < len(there):
-            raise bad(parts[0].path, "two columns of the same name", "each column once")
+            raise bad(found[0].path, "two columns of the same name", "each column once")
         wanted = [name for name in there if name in names]
-        columns = _gather(path, parts, wanted)
-    if split in names and split not in columns and all(part.split for part in parts):
-        columns[split] = np.repeat(np.array([part.split for part in parts], str), [part.rows for part in parts])
+        columns = _gather(path, found, wanted)
+    if split in names and split not in columns and all(part.split for part in found):
+        columns[split] = np.repeat(np.array([part.split for part in found], str), [part.rows for part in found])
     return columns, [name for name in there if name not in names]
 
 
-def _parts(path: str, names: Collection[str], stack: contextlib.ExitStack) -> list[_Part]:
+def parts(path: str, names: Collection[str], stack: contextlib.ExitStack) -> list[Part]:
+    """The files at a path, opened until the stack is left; of their columns only the named ones are read."""
     found = kind(path)
     if found == "a file":
         return [_parquet(path, names, stack)]
     if found != "a directory":
         raise bad(path, found, "a Parquet file, a directory of them, or a saved data set")
     if (Path(path) / DICT).exists():
-        parts = []
+        opened = []
         for name in _json(Path(path) / DICT, "splits"):
             if not isinstance(name, str) or name not in SPLITS:
                 raise bad(f"{path}: {DICT}", f"a split {show(name)}", ", ".join(SPLITS), "or name the directory of one split")
-            parts += _saved(str(Path(path) / name), names, stack, SPLITS[name])
+            opened += _saved(str(Path(path) / name), names, stack, SPLITS[name])
     elif (Path(path) / STATE).exists():
-        parts = _saved(path, names, stack, None)
+        opened = _saved(path, names, stack, None)
     else:
         try:
             files = sorted(name for name in os.listdir(path) if name.endswith(".parquet"))
         except OSError as error:
             raise bad(path, f"{error.strerror}", "a directory that can be read") from error
         said = [PART.fullmatch(name) for name in files]
-        parts = [
+        opened = [
             _parquet(str(Path(path) / name), names, stack, SPLITS[match[1]] if match else None)
             for name, match in zip(files, said, strict=True)
         ]
-    if not parts:
+    if not opened:
         raise bad(path, "no part", "at least one file of rows")
-    return parts
+    return opened
 
 
-def _parquet(path: str, names: Collection[str], stack: contextlib.ExitStack, split: str | None = None) -> _Part:
+def _parquet(path: str, names: Collection[str], stack: contextlib.ExitStack, split: str | None = None) -> Part:
     parquet: Any = _arrow(path, "parquet")
     file = stack.enter_context(open_file(path, "a Parquet file"))
     check_magic(path, file, (PARQUET,), "a Parquet file")
@@ -112,7 +113,7 @@ def _parquet(path: str, names: Collection[str], stack: contextlib.ExitStack, spl
         raise bad(path, f"{rows} rows in {size} bytes, more than its size can hold", f"at most {RATIO} times the packed size")
     wanted = [name for name in there if name in names]
     batches = _batches(path, opened, wanted, max(SMALL_BYTES, RATIO * size), rows) if wanted and rows else iter(())
-    return _Part(path, rows, size, there, batches, split)
+    return Part(path, rows, size, there, batches, split)
 
 
 def _batches(path: str, opened: Any, names: list[str], most: int, rows: int) -> Iterator[Any]:
@@ -125,7 +126,7 @@ def _batches(path: str, opened: Any, names: list[str], most: int, rows: int) -> 
         return
 
 
-def _saved(path: str, names: Collection[str], stack: contextlib.ExitStack, split: str | None) -> list[_Part]:
+def _saved(path: str, names: Collection[str], stack: contextlib.ExitStack, split: str | None) -> list[Part]:
     """The Arrow streams of one saved data set, mapped."""
     arrow: Any = _arrow(path)
     files = _json(Path(path) / STATE, "_data_files")
@@ -148,7 +149,7 @@ def _saved(path: str, names: Collection[str], stack: contextlib.ExitStack, split
                     batch = batch.select([name for name in there if name in names])
                 batch.validate(full=True)  # offsets that lead out of the file would be followed otherwise
                 batches.append(batch)
-        parts.append(_Part(place, sum(batch.num_rows for batch in batches), size, there, iter(batches), split))
+        parts.append(Part(place, sum(batch.num_rows for batch in batches), size, there, iter(batches), split))
     return parts
 
 
@@ -168,7 +169,7 @@ def _json(path: Path, name: str) -> list[Any]:
     return found
 
 
-def _gather(path: str, parts: list[_Part], names: list[str]) -> dict[str, np.ndarray]:
+def _gather(path: str, parts: list[Part], names: list[str]) -> dict[str, np.ndarray]:
     """The named columns of all parts, each in one array."""
     rows, size = sum(part.rows for part in parts), sum(part.size for part in parts)
     if not rows:

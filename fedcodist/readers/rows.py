@@ -1,4 +1,5 @@
-"""Rows of text from what people have: TSV, CSV and JSONL (plain, .gz or .xz) and Parquet, one file or a directory of them, as one stream.
+"""Rows of text from what people have: TSV, CSV and JSONL (plain, .gz or .xz) and Parquet, one file or a directory of them, or a data set
+saved by Hugging Face `datasets`, as one stream.
 
 Every row of a file is words that are already apart (`tokens`) or prose (`text`) that is divided into sentences here. Nothing is held but
 the row at hand, or a batch of a Parquet file. What is wrong with a row stops the reading, leaves the row out or is replaced, as `errors`
@@ -14,7 +15,7 @@ import operator
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import IO, Any, Literal, NamedTuple
 
 from fedcodist import words
 from fedcodist.errors import bad
+from fedcodist.readers.columns import is_saved, parts
 from fedcodist.readers.files import CHUNK, PARQUET, check_magic, check_ratio, kind, open_file
 from fedcodist.readers.lines import EMPTY, LONGEST, Place, Trouble, csv_records, lines_of, mended, plain_object, text_of
 from fedcodist.settings import nearest, show
@@ -241,6 +243,20 @@ class Rows(Iterator[Row]):
                 what = (str(error).splitlines() or [type(error).__name__])[0][:120]
                 raise bad(str(place), f"a file that is truncated or damaged ({what})", "a whole Parquet file") from error
 
+    def _saved(self, place: Place) -> Iterator[Any]:
+        place.unit = "row"
+        names, split = set(_named(self.columns)), self.columns.split
+        with ExitStack() as stack:
+            for part in parts(place.path, names, stack):
+                told = [part.split] if part.split and split and split not in part.names else []  # by the name of its directory
+                take = _picks(place, [*part.names, *([split] if told else [])], self.columns)  # type: ignore[list-item]
+                rows = _parquet_rows(place, part.batches, [name for name in part.names if name in names], part.names)
+                gone = sum(1 for _ in islice(rows, max(0, self.start - self.done)))
+                self.done, place.at, place.trouble = self.done + gone, place.at + gone, None
+                for found in rows:
+                    place.at += 1
+                    yield found if isinstance(found, Trouble) else take([*found, *told, *_ABSENT])
+
     def _skip(self, stream: IO[bytes], place: Place) -> None:
         """Pass over the lines that are already done, without looking at them."""
         inside = False
@@ -254,7 +270,13 @@ class Rows(Iterator[Row]):
             place.at += 1
 
 
-_READERS: dict[str, Callable[[Rows, Place], Any]] = {"TSV": Rows._tsv, "CSV": Rows._csv, "JSONL": Rows._jsonl, "Parquet": Rows._parquet}
+_READERS: dict[str, Callable[[Rows, Place], Any]] = {
+    "TSV": Rows._tsv,
+    "CSV": Rows._csv,
+    "JSONL": Rows._jsonl,
+    "Parquet": Rows._parquet,
+    "saved": Rows._saved,
+}
 
 
 def read_rows(
@@ -277,6 +299,8 @@ def _files(path: str) -> list[tuple[str, str]]:
             open_file(path).close()  # what is no file at all says so first
             raise bad(path, f"a name that ends with {show(Path(path).suffix)}", f"{known}, also with {', '.join(PACKED)}")
         return [(path, form)]
+    if is_saved(path):
+        return [(path, "saved")]
     try:
         names = sorted(name for name in os.listdir(path) if not name.startswith((".", "_")))
     except OSError as error:
