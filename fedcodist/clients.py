@@ -28,6 +28,15 @@ class Spans(Mapping[str, np.ndarray]):
     start: np.ndarray
     stop: np.ndarray
 
+    @classmethod
+    def ending(cls, names: Sequence[str], ends: np.ndarray) -> Spans:
+        """Clients one after the other, each up to its end.
+
+        >>> Spans.ending(["a", "b"], np.array([2, 6])).sizes()
+        {'a': 2, 'b': 4}
+        """
+        return cls(names, np.concatenate([np.zeros(1, np.int64), ends[:-1]]), ends)
+
     @cached_property
     def _place(self) -> dict[str, int]:
         return {name: k for k, name in enumerate(self.names)}

@@ -6,15 +6,12 @@ A loss of your own has the same shape, `loss(target, logits) -> [...]` without t
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
 from collections.abc import Callable
-from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 
+from fedcodist import named
 from fedcodist.types import Array
 
 Loss = Callable[[Array, Array], Array]
@@ -56,18 +53,12 @@ def resolve(loss: str | Loss) -> Loss:
         return loss
     if loss in LOSSES:
         return LOSSES[loss]
-    module, _, name = loss.partition(":")
-    if not (module and name):
+    if not all(loss.partition(":")):
         raise ValueError(f"distillation loss: got {loss!r}; allowed {', '.join(LOSSES)} or module:function")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # a module beside one's config, as `python -m` would find it; behind all others, so it hides none
     try:
-        found: Any = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"distillation loss: got {loss!r}, which cannot be imported ({error})") from None
-    if not callable(found):
-        raise ValueError(f"distillation loss: got {loss!r}, which is no function (but {type(found).__name__})")
-    return cast(Loss, found)
+        return named.function(loss)
+    except ValueError as error:
+        raise ValueError(f"distillation loss: got {loss!r}, {error}") from None
 
 
 def _kl(p: Array, q: Array) -> Array:

@@ -13,6 +13,7 @@ from fedcodist import checkpoint, download, settings, store, toml
 from fedcodist.checkpoint import BadName, StorageError, check_name, say
 from fedcodist.datasets import DATASETS
 from fedcodist.datasets.published import Dataset, Progress
+from fedcodist.datasets.text import WORD_FILES
 from fedcodist.errors import ConfigError, DataError, bad
 from fedcodist.readers import files
 from fedcodist.settings import Problem
@@ -90,7 +91,7 @@ def _vocabulary(dataset: Dataset) -> Any:
     named = getattr(dataset, "vocabulary", None)
     if named is None:
         return None
-    if named.endswith((".txt", ".json", ".word_count")):
+    if named.endswith(WORD_FILES):
         files.open_file(named).close()  # what is wrong with it is said before anything is read
         return _file(named, Path(named))
     return store.open_store(named, "text").facts["vocabulary"]["sha256"]

@@ -123,7 +123,7 @@ def words(found: Survey) -> str:
         lines += [f"  {name:>{width}} {'#' * round(BAR * count / max(most, 1)):<{BAR}} {count:,}" for name, count in bins]
     lines.append("")
     lines += [f"overlap: {count:,} rows of {later} are also in {earlier}" for later, earlier, count in found.overlaps] or ["overlap: none"]
-    lines += [f"note: {note}" for note in found.notes if " are also in " not in note]  # told above
+    lines += [f"note: {note}" for note in found.notes if not note.endswith(": kept")]  # those are told above
     return "\n".join(lines).lstrip("\n")
 
 

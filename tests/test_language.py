@@ -69,6 +69,9 @@ def test_the_test_may_begin_on_a_day(place):
     )  # a third of all rows, by day and not by client
     late = {f"word{k}" for k in range(36) if k % 3 == 2}
     assert not late & set(words) and set(store.text("test_clients")) == {"c2", "c5"}
+    path.write_text("client\tdate\tsplit\ttokens\nc1\t2017-01-01\ttrain\tsort\n")
+    with pytest.raises(DataError, match="row 1: got 'train' for split, and test_from; allowed one of the two"):
+        prepare.prepare(dated, path, lambda *_: None, name="dated")
     path.write_text("client\ttype\tdate\ttokens\nc1\tanswer\t\tsort\n")
     with pytest.raises(DataError, match="dated.tsv: row 1: got nothing for date; allowed a date in each row"):
         prepare.prepare(dated, path, lambda *_: None, name="dated")

@@ -1,6 +1,6 @@
 """From sentences to a text store, in one pass over any number of them.
 
-Reading writes each sentence as word codes in the order in which words were first met, with its client, domain and part, and marks its
+Reading writes each sentence as word codes in the order in which words were first met, with its client and domain, and marks its
 progress. Finishing settles who is in which part, fits the vocabulary on the federated clients alone, maps codes to ids (A6), leaves out
 what would leak from one part into another, and writes the rows of a client together. Only the first `length` words of a sentence are
 kept: a model sees no more (A8), and the vocabulary is fitted on what it sees (DEVIATION D10).
@@ -19,6 +19,7 @@ from fedcodist import keys
 from fedcodist.errors import bad
 from fedcodist.objective import BOS, EOS, FIRST, PAD
 from fedcodist.store import Writer
+from fedcodist.tasks.splits import drop_shared
 from fedcodist.types import Key
 from fedcodist.words import Vocabulary, WordPieces, fit_pieces, lines
 
@@ -41,7 +42,7 @@ class Scratch:
         self._new_words: list[str] = []
         self._new_clients: list[str] = []
         self._rows: list[list[int]] = []
-        self._tags: list[tuple[int, int, int]] = []
+        self._tags: list[tuple[int, int]] = []
         if writer.state:
             for word in writer.read_text("_words"):
                 self.codes[word] = len(self.codes) + FIRST
@@ -72,7 +73,7 @@ class Scratch:
         if what == UNKNOWN:
             raise bad("domain", f"more than {UNKNOWN} different values", f"at most {UNKNOWN}", "is this the right column?")
         self._rows.append(row)
-        self._tags.append((who, what, part))
+        self._tags.append((who, what))
         if len(self._rows) >= BUFFER:
             self._write()
             return True
@@ -87,10 +88,9 @@ class Scratch:
         if not self._rows:
             return
         self.writer.append("_line", lines(self._rows, self.length, np.dtype(np.uint32)))
-        who, what, part = (np.array(column) for column in zip(*self._tags, strict=True))
+        who, what = (np.array(column) for column in zip(*self._tags, strict=True))
         self.writer.append("_client", who.astype(np.int32))
         self.writer.append("_domain", what.astype(np.uint8))
-        self.writer.append("_part", part.astype(np.uint8))
         self.writer.write_text("_words", self._new_words)
         self.writer.write_text("_clients", self._new_clients)
         self._rows, self._tags, self._new_words, self._new_clients = [], [], [], []
@@ -154,7 +154,7 @@ class Finish:
             writer.write_text(f"{name}_clients", (str(names[owner[c]]) for c in alphabetical))
             facts["examples"][name], facts["clients"][name] = len(rows), len(owner)
             facts["tokens"][name], facts["unknown_tokens"][name] = words, unknown
-        for column in ("_line", "_client", "_domain", "_part", "_words", "_clients"):
+        for column in ("_line", "_client", "_domain", "_words", "_clients"):
             writer.drop(column)
         writer.write_text("vocabulary", tokens.content.decode().split("\n")[:-1])
         left_out = [f"{count} {reason}" for reason, count in sorted(scratch.counts.items())]
@@ -196,8 +196,6 @@ class Finish:
 
     def _disjoint(self, line: np.ndarray, part: np.ndarray, to_ids: _Ids) -> tuple[np.ndarray, list[str]]:
         """Sentences of a later part that an earlier one has too, word for word, are left out (or kept, or refused)."""
-        from fedcodist.tasks.splits import drop_shared
-
         rows = {name: np.flatnonzero(part == k) for k, name in enumerate(PARTS)}
         hashes = {name: _hash_rows(line, rows[name], to_ids) for name in PARTS if len(rows[name])}
         kept, notes = drop_shared("text", hashes, self.overlap)

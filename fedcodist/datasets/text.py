@@ -28,6 +28,7 @@ from fedcodist.tasks.splits import check_shares, divide, shuffled
 from fedcodist.words import Vocabulary, WordPieces, open_vocabulary
 
 SPLITS = {"train": 0, "federated": 0, "public": 1, "held_out": 2, "heldout": 2, "validation": 2, "test": 3}
+WORD_FILES = (".txt", ".json", ".word_count")  # a vocabulary that is named by one of these is a file, by anything else a store
 EVERY = 2_000  # clients or rows between two words about progress
 
 
@@ -90,6 +91,8 @@ class TextFiles:
         if not self.client:
             return PARTS.index("public")
         if self.test_from is not None:
+            if row.split:
+                raise bad(where, f"{show(row.split)} for {self.split}, and test_from", "one of the two", 'split = "" ignores the column')
             if not row.date:
                 raise bad(where, f"nothing for {self.date or 'date'}", "a date in each row, for test_from")
             return PARTS.index("test") if row.date >= self.test_from else UNKNOWN
@@ -110,7 +113,9 @@ class TextFiles:
         asked = (part == UNKNOWN) | (part == 0)
         few = asked & (sizes < self.min_examples)
         if few.any():
-            notes.append(f"{int(few.sum())} clients with fewer than {self.min_examples} sentences are left out, {int((~few).sum())} stay")
+            notes.append(
+                f"{int(few.sum())} clients with fewer than {self.min_examples} sentences are left out, {int((asked & ~few).sum())} stay"
+            )
         open_clients = {names[c]: c for c in np.flatnonzero((part == UNKNOWN) & ~few)}
         part[few] = UNKNOWN
         if open_clients:
@@ -258,11 +263,9 @@ def _vocabulary(given: str | None, size: int) -> Vocabulary | WordPieces | None:
     """That of a store, of a file, or of the first words of a word count."""
     if given is None:
         return None
-    if given.endswith((".txt", ".json")):
-        return open_vocabulary(given)
-    if given.endswith(".word_count"):
-        return Vocabulary(_word_count(given, size))
-    return vocabulary_of(open_store(given, "text"))
+    if not given.endswith(WORD_FILES):
+        return vocabulary_of(open_store(given, "text"))
+    return Vocabulary(_word_count(given, size)) if given.endswith(".word_count") else open_vocabulary(given)
 
 
 def _word_count(path: str, size: int) -> tuple[str, ...]:

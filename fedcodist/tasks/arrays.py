@@ -9,16 +9,17 @@ that is wrong has a one-line DataError. Text is not for this task.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from fedcodist import keys, losses
+from fedcodist import keys
 from fedcodist.clients import Clients, group
 from fedcodist.errors import DataError, bad
+from fedcodist.named import function as named_function
 from fedcodist.objective import Classify, Images
 from fedcodist.readers import arrays, columns, files, folders
 from fedcodist.readers.arrays import read as read
@@ -278,9 +279,9 @@ def found(path: str, wanted: set[str], split: str) -> _Table:
 def _called(function: str, wanted: set[str]) -> _Table:
     """The columns that a user's function gives; whatever it does wrong is one line too."""
     try:
-        call: Callable[[], Any] = losses.resolve(function)  # type: ignore[assignment]  # the same rule for every module:function
+        call = named_function(function)
     except ValueError as error:
-        raise bad("function", str(error).partition(": got ")[2], "module:function that can be imported") from error
+        raise bad("function", f"{function!r}, {error}", "module:function that can be imported") from error
     except Exception as error:  # of the user's module, while it was imported
         raise bad("function", f"{show(function)}, which raised {_error(error)}", "a module that can be imported") from error
     try:

@@ -22,7 +22,7 @@ from fedcodist.store import Store, open_store
 from fedcodist.task import Task
 from fedcodist.tasks.capacity import Capacity
 from fedcodist.tasks.partition import PARTITIONS, Pachinko
-from fedcodist.tasks.splits import drop_shared, owners, shuffled
+from fedcodist.tasks.splits import drop_shared, owners, shuffled, some
 from fedcodist.types import Examples, Key, Split
 
 SIDE = 32
@@ -76,7 +76,7 @@ class Cifar100:
         test_rows, test_codes = owners(_test(store, key).values())
         parts = {"clients": owners(clients.rows.values())[0], "public": public_rows, "held_out": held_rows, "test": test_rows}
         hashes = {part: np.asarray(store["test_hash" if part == "test" else "train_hash"])[r] for part, r in parts.items()}
-        other, notes = None, []
+        other, notes = None, list(store.facts.get("notes", []))
         if self.public != "in_domain":
             other = open_store(self.public, "labelled_images")
             parts["public"], hashes["public"] = np.arange(len(other["train_x"])), np.asarray(other["train_hash"])
@@ -84,10 +84,7 @@ class Cifar100:
         notes += said
         public_rows = parts["public"][kept["public"]]
         if self.public_size is not None:
-            if self.public_size > len(public_rows):
-                raise bad("task.public_size", str(self.public_size), f"at most the {len(public_rows)} public images")
-            chosen = keys.permutation(keys.derive(key, "public_size"), len(public_rows))[: self.public_size]
-            public_rows = public_rows[np.sort(chosen)]
+            public_rows = public_rows[some("images", len(public_rows), self.public_size, key)]
         source = store if other is None else other
         public_y = np.asarray(y[public_rows]) if self.public_labels else None
         held, test = kept["held_out"], kept["test"]
@@ -111,9 +108,7 @@ class Cifar100:
 def _clients(store: Store, split: str, partition: Any, key: Key) -> dict[str, np.ndarray]:
     """{client: rows}: the publisher's, or dealt."""
     if f"{split}_ends" in store:
-        ends = np.asarray(store[f"{split}_ends"])
-        spans = Spans(store.text(f"{split}_clients"), np.concatenate([[0], ends[:-1]]), ends)
-        return dict(spans.items())
+        return dict(Spans.ending(store.text(f"{split}_clients"), np.asarray(store[f"{split}_ends"])).items())
     y, coarse = np.asarray(store[f"{split}_fine"]), np.asarray(store[f"{split}_coarse"])
     hands = partition.deal(y, key, coarse=coarse)
     width = max(3, len(str(len(hands) - 1)))

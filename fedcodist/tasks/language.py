@@ -20,6 +20,7 @@ from fedcodist.settings import check, setting
 from fedcodist.store import Store, open_store
 from fedcodist.task import Task
 from fedcodist.tasks.capacity import Capacity
+from fedcodist.tasks.splits import some
 from fedcodist.types import Examples, Split
 
 
@@ -51,10 +52,7 @@ class Text:
         clients = Clients(*_both(store["federated_line"]), _spans(store, "federated"), np.asarray(store["federated_domain"]))
         public_line = other["public_line"]
         if self.public_size is not None:
-            if self.public_size > len(public_line):
-                raise bad("task.public_size", str(self.public_size), f"at most the {len(public_line)} public sentences")
-            chosen = keys.permutation(keys.derive(key, "public_size"), len(public_line))[: self.public_size]
-            public_line = public_line[np.sort(chosen)]
+            public_line = public_line[some("sentences", len(public_line), self.public_size, key)]
         public_x, public_y = _both(public_line)
         domains = tuple(store.facts["domains"]) if len(store.facts["domains"]) > 1 else ("all",)
         attributes = _attributes(clients, domains)
@@ -82,8 +80,7 @@ def _both(line: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _spans(store: Store, part: str) -> Spans:
-    ends = np.asarray(store[f"{part}_ends"])
-    return Spans(store.text(f"{part}_clients"), np.concatenate([[0], ends[:-1]]).astype(np.int64), ends)
+    return Spans.ending(store.text(f"{part}_clients"), np.asarray(store[f"{part}_ends"]))
 
 
 def _split(store: Store, part: str, domains: bool) -> Split:

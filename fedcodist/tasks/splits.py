@@ -161,3 +161,14 @@ def drop_shared(where: str, parts: Mapping[str, np.ndarray], overlap: str) -> tu
         if overlap == "allow":
             kept[name][:] = True
     return kept, notes
+
+
+def some(what: str, n: int, size: int, key: Key) -> np.ndarray:
+    """`size` of n public rows at random, in order.
+
+    >>> len(some("images", 10, 3, keys.root(0)))
+    3
+    """
+    if size > n:
+        raise bad("task.public_size", str(size), f"at most the {n} public {what}")
+    return np.sort(keys.permutation(keys.derive(key, "public_size"), n)[:size])

@@ -1,0 +1,30 @@
+"""A Python function by its name, "module:function": how a config names what somebody wrote themselves."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def function(text: str) -> Callable[..., Any]:
+    """The function; ValueError that says what is wrong with the name, or whatever the module raises.
+
+    >>> function("math:sqrt")(9)
+    3.0
+    >>> function("math:pi")
+    Traceback (most recent call last):
+    ValueError: which is no function (but float)
+    """
+    module, _, name = text.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # a module beside one's config, as `python -m` would find it; behind all others, so it hides none
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"which cannot be imported ({error})") from None
+    if not callable(found):
+        raise ValueError(f"which is no function (but {type(found).__name__})")
+    return found
