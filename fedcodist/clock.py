@@ -1,8 +1,8 @@
 """Where the time of a round goes, for `run --profile`. Nothing is measured, and nothing waits, unless somebody watches.
 
 `spent("clients")` around a piece of work adds its wall time under that name; the names of the thread that runs the rounds do not overlap,
-so that they and what is left add up to the round. Work of the engine's threads goes under names that end with "threads": they run beside
-each other, and their sum may be more than the round. JAX gives results before they are computed, so a span that ends with one waits for it.
+so that they and what is left add up to the round. Work of other threads goes under names that end with "threads": they run beside each
+other, and their sum may be more than the round. JAX gives results before they are computed, so a span that ends with one waits for it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Any
 
 THREADS = " (threads)"
@@ -20,10 +20,11 @@ class Clock:
     """Seconds by name since the last look."""
 
     def __init__(self) -> None:
-        self._lock, self._seconds = Lock(), dict[str, float]()
+        self._lock, self._seconds, self._thread = Lock(), dict[str, float](), get_ident()
 
     def add(self, name: str, seconds: float) -> None:
         """More of it; from any thread."""
+        name = name if get_ident() == self._thread else name + THREADS
         with self._lock:
             self._seconds[name] = self._seconds.get(name, 0.0) + seconds
 

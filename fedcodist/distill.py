@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import Any, Literal
+from functools import lru_cache, partial, reduce
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,8 @@ from fedcodist.objective import best
 from fedcodist.settings import Problem, SettingError, check, setting
 from fedcodist.types import Array, Key, Model, Objective, Params, Tree
 
-CHUNK_BYTES = 64 * 2**20  # of teacher logits held at once; more steps are taken in several chunks
+CHUNK_BYTES = 32 * 2**20  # of teacher logits in one piece of the steps; there are at most two at a time
+GOOD_LENGTH = 16  # steps of a piece, that what it costs to begin one does not count
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,8 @@ def targets(logits: Sequence[Array], weights: Array, temperatures: Array, mix: s
     tempered = [z / temperatures[j] for j, z in enumerate(logits)]
     if mix == "logits":
         return sum(weights[j] * z for j, z in enumerate(tempered))  # type: ignore[return-value]
-    said = jnp.stack([jax.nn.log_softmax(z) for z in tempered])  # [teachers, ..., classes]
-    return jax.nn.logsumexp(said, axis=0, b=weights.reshape(-1, *[1] * (said.ndim - 1)))
+    said = [jnp.where(weights[j] > 0, jax.nn.log_softmax(z) + jnp.log(weights[j]), -jnp.inf) for j, z in enumerate(tempered)]
+    return reduce(jnp.logaddexp, said)  # two by two: on a CPU a sum over stacked teachers takes many times as long
 
 
 def with_labels(target: Array, y: Array, weight: float) -> Array:
@@ -94,12 +95,21 @@ def with_labels(target: Array, y: Array, weight: float) -> Array:
     return jnp.log((1 - weight) * jax.nn.softmax(target) + weight * truth)
 
 
+class Heard(NamedTuple):
+    """What the teachers say of some steps' batches."""
+
+    first: int  # the number of the first of these steps
+    inputs: Array  # [steps, batch, ...]
+    labels: Array | None  # [steps, batch, ...]
+    logits: dict[str, Array]  # {teacher: [steps, batch, ..., classes]}
+
+
 @partial(jax.jit, static_argnums=0)
-def see(objective: Objective, x: Array, key: Any) -> Array:
+def see(objective: Objective, x: Array, key: Any, first: int) -> Array:
     """[steps, batch, ...] rows as inputs, each step augmented by its own key (or not at all, for key None)."""
     if key is None:
         return jax.lax.map(objective.see_public, x)
-    steps = jnp.arange(len(x))
+    steps = first + jnp.arange(len(x))
     return jax.lax.map(lambda at: objective.see_public(at[0], jax.random.fold_in(key, at[1])), (x, steps))
 
 
@@ -115,6 +125,7 @@ def learn(
     objective: Objective,
     distill: Distiller,
     student: tuple[Params, Tree],
+    steps: Array,
     inputs: Array,
     labels: Array | None,
     logits: tuple[Array, ...],
@@ -123,7 +134,8 @@ def learn(
     lr: float,
     key: Any,
 ) -> tuple[tuple[Params, Tree], Array, Array]:
-    """The student after these steps; the loss of each step; and how often it agreed with each teacher: [steps, teachers]."""
+    """The student after these steps; the loss of each step; and how often it agreed with each teacher, [steps, teachers], in the first and
+    the last few of all steps and 0 in the others: to find the likeliest of ten thousand words is a good part of a step."""
     optimizer, loss = distill.optimizer(), losses.resolve(distill.loss)
 
     def step(student: tuple[Params, Tree], at: Any) -> Any:
@@ -139,19 +151,30 @@ def learn(
             z = model.apply(params, x, jax.random.fold_in(key, k))
             return jnp.sum(loss(target, z) * counts) / total, z
 
+        def agree(z: Array) -> Array:
+            guess = best(z)
+            return jnp.stack([jnp.sum((guess == best(s)) * counts) / total for s in spoken])
+
         (value, z), grad = jax.value_and_grad(objective_of, has_aux=True)(params)
         update, opt = optimizer.update(grad, opt, params)
-        guess = best(z)
-        agreed = jnp.stack([jnp.sum((guess == best(s)) * counts) / total for s in spoken])
+        asked = (k < few(distill.steps)) | (k >= distill.steps - few(distill.steps))
+        agreed = jax.lax.cond(asked, agree, lambda z: jnp.zeros(len(spoken)), z)
         return (tree.add(params, tree.scale(update, lr)), opt), (value, agreed)
 
-    student, (values, agreed) = jax.lax.scan(step, student, (inputs, labels, logits, jnp.arange(len(inputs))))
+    student, (values, agreed) = jax.lax.scan(step, student, (inputs, labels, logits, steps))
     return student, values, agreed
 
 
+def few(steps: int) -> int:
+    """How many steps at the beginning, and at the end, of a distillation tell how it began and ended."""
+    return max(1, steps // 8)
+
+
 def pieces(distill: Distiller, objective: Objective, model: Model, params: Params, x: Array, teachers: int) -> int:
-    """How many equal pieces the steps are taken in, so that the teachers' logits stay within CHUNK_BYTES."""
+    """How many equal pieces the steps are taken in: so that the teachers' logits stay within CHUNK_BYTES, and so that the teachers can
+    speak of the next piece while the students learn from the last, if that leaves pieces of a good length."""
     rows = jax.ShapeDtypeStruct((distill.batch, *x.shape[1:]), x.dtype)
     logits = jax.eval_shape(lambda rows: model.apply(params, objective.see_public(rows), None), rows)
     fit = max(1, CHUNK_BYTES // (4 * logits.size * teachers))
-    return next(n for n in range(1, distill.steps + 1) if distill.steps % n == 0 and distill.steps // n <= fit)
+    possible = [n for n in range(1, distill.steps + 1) if distill.steps % n == 0 and distill.steps // n <= fit]
+    return max((n for n in possible if distill.steps // n >= GOOD_LENGTH), default=possible[0])

@@ -17,6 +17,7 @@ from fedcodist.federation import Federation
 from fedcodist.types import Model, Objective, Params, Split
 
 LOGIT_BYTES = 32 * 2**20  # of one evaluation batch
+ROWS, BATCHES = 100, 5  # at most so many rows in a batch, whose activations then stay near the processor, and batches in a program
 Metrics = dict[str, dict[str, float]]  # {domain: {metric: value}}, with "all" for every row
 
 
@@ -32,17 +33,18 @@ def measure(fed: Federation, pool: str, params: Params, data: Split) -> dict[str
     if not len(data.x):
         raise DataError(f"task {fed.task.name}: got a split without rows; allowed at least one to evaluate on")
     batch = _batch(model, objective, params, data)
-    starts = range(0, len(data.x), batch)
+    rows = batch * min(BATCHES, -(-len(data.x) // batch))
 
     def run(start: int) -> Any:
-        x, y = data.x[start : start + batch], data.y[start : start + batch]
-        short = batch - len(x)
+        x, y = data.x[start : start + rows], data.y[start : start + rows]
+        short = rows - len(x)
         if short:  # one shape, one program: padded rows are cut off again below
             x, y = (np.concatenate([a, np.repeat(a[:1], short, 0)]) for a in (x, y))
+        x, y = (a.reshape(-1, batch, *a.shape[1:]) for a in (x, y))
         sums = jax.device_get(_measure(model, objective, params, x, y))
-        return {name: value[: batch - short] for name, value in sums.items()}
+        return {name: value.reshape(rows, *value.shape[2:])[: rows - short] for name, value in sums.items()}
 
-    parts = list(fed.engine.map(run, starts))
+    parts = list(fed.engine.map(run, range(0, len(data.x), rows)))
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
@@ -68,10 +70,11 @@ def _metrics(objective: Objective, data: Split, sums: Mapping[str, np.ndarray], 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _measure(model: Model, objective: Objective, params: Params, x: Any, y: Any) -> dict[str, Any]:
-    return objective.measure(model.apply(params, objective.see(x), None), y)
+    """The sums of every row: x and y are [batches, rows, ...]."""
+    return jax.lax.map(lambda at: objective.measure(model.apply(params, objective.see(at[0]), None), at[1]), (x, y))
 
 
 def _batch(model: Model, objective: Objective, params: Params, data: Split) -> int:
     one = jax.ShapeDtypeStruct((1, *data.x.shape[1:]), data.x.dtype)
     logits = jax.eval_shape(lambda x: model.apply(params, objective.see(x), None), one)
-    return int(np.clip(LOGIT_BYTES // (4 * logits.size), 1, min(500, len(data.x))))
+    return int(np.clip(LOGIT_BYTES // (4 * logits.size), 1, min(ROWS, len(data.x))))

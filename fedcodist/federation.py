@@ -9,7 +9,7 @@ that number, so neither the names of the pools nor their order in a file changes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -119,22 +119,24 @@ class Federation:
         if not taught:
             return {}, {}
         speakers = [j for j in self.names if any(j in teachers for teachers in taught.values())]
-        public, objective = self.task.public, self.task.objective
-        pieces = distill.pieces(how, objective, self.pools[speakers[0]].model, theta[speakers[0]], public.x, len(speakers))
+        pieces = distill.pieces(
+            how, self.task.objective, self.pools[speakers[0]].model, theta[speakers[0]], self.task.public.x, len(speakers)
+        )
         state = {i: (theta[i], how.optimizer().init(theta[i])) for i in taught}
         seen: dict[str, list] = {i: [] for i in taught}
         with spent("distil: public data"):
-            order = np.split(how.rows(key, nth, len(public.x)), pieces)
-        for piece, rows in enumerate(order):
-            salt = keys.derive(key, "distill", t, piece)
-            with spent("distil: public data"):
-                inputs = ready(distill.see(objective, public.x[rows], salt if how.augment else None))
-            labels = public.y[rows] if how.labels > 0 and public.y is not None else None
+            order = np.split(how.rows(key, nth, len(self.task.public.x)), pieces)
+        salt = keys.derive(key, "distill", t)
+        speak = partial(self._speak, how, theta, speakers, order, salt)
+        ahead = self.engine.beside(partial(speak, 0))
+        for piece in range(pieces):
             with spent("distil: teachers"):
-                spoken = dict(zip(speakers, self.engine.map(partial(self._speak, theta, inputs), speakers), strict=True))
+                heard = ahead()
+            if piece + 1 < pieces:  # the teachers never learn, so they can be a piece ahead of the students
+                ahead = self.engine.beside(partial(speak, piece + 1))
             with spent("distil: students"):
-                lessons = partial(self._learn, how, t, salt, state, inputs, labels, spoken, taught)
-                for i, after, *values in self.engine.map(lessons, taught):
+                lesson = partial(self._learn, how, t, salt, state, heard, taught)
+                for i, after, *values in self.engine.map(lesson, reversed(taught)):  # the largest has the longest way
                     state[i] = after
                     seen[i].append([np.asarray(v) for v in values])
         info = {i: _heard(i, taught[i], *(np.concatenate(v) for v in zip(*seen[i], strict=True))) for i in taught}
@@ -142,6 +144,16 @@ class Federation:
             if not np.isfinite(info[i]["distill_loss"]).all():
                 raise Diverged("the distillation loss", i, t)
         return {i: state[i][0] for i in taught}, info
+
+    def beside(self, verb: Callable[..., Any], *args: Any, **more: Any) -> Callable[[], Any]:
+        """Begin a verb beside the next one: call what is returned for its result. For verbs that do not need each other's."""
+        begun = self.engine.beside(partial(verb, *args, **more))
+
+        def result() -> Any:
+            with spent("distil"):
+                return begun()
+
+        return result
 
     def step(self, state: State, grads: Mapping[str, Tree], t: int) -> State:
         """One step of every pool's server optimizer, with the learning rate of round t."""
@@ -166,24 +178,41 @@ class Federation:
             taught[student] = (gamma, 1.0)
         return {j: taught[j] for j in self.names if j in taught and taught[j][0] > 0}
 
-    def _speak(self, theta: Mapping[str, Params], inputs: Any, teacher: str) -> Any:
-        return jax.block_until_ready(distill.speak(self.pools[teacher].model, theta[teacher], inputs))
+    def _speak(
+        self, how: Distiller, theta: Mapping[str, Params], speakers: Sequence[str], order: Sequence[np.ndarray], salt: Key, piece: int
+    ) -> distill.Heard:
+        """What all teachers say of a piece of the public data."""
+        public, rows = self.task.public, order[piece]
+        first = sum(map(len, order[:piece]))
+        with spent("distil: public data"):
+            inputs = ready(distill.see(self.task.objective, public.x[rows], salt if how.augment else None, first))
+        labels = public.y[rows] if how.labels > 0 and public.y is not None else None
+
+        def say(teacher: str) -> Any:
+            return jax.block_until_ready(distill.speak(self.pools[teacher].model, theta[teacher], inputs))
+
+        with spent("distil: teachers"):
+            said = self.engine.map(say, reversed(speakers))
+            return distill.Heard(first, inputs, labels, dict(zip(reversed(speakers), said, strict=True)))
 
     def _learn(
-        self, how: Distiller, t: int, salt: Key, state: Any, inputs: Any, labels: Any, spoken: Any, taught: Any, student: str
+        self, how: Distiller, t: int, salt: Key, state: Any, heard: distill.Heard, taught: Mapping[str, Mapping[str, Any]], student: str
     ) -> tuple:
         pool, teachers = self.pools[student], taught[student]
         lr = pool.learns.lr * (1 - (1 - pool.learns.decay) * (t - 1) / self.rounds)  # A14
         weights, temperatures = (np.array(column, np.float32) for column in zip(*teachers.values(), strict=True))
-        heard = tuple(spoken[j] for j in teachers)
+        said = tuple(heard.logits[j] for j in teachers)
         key = keys.derive(salt, "student", self.names.index(student))
-        learned = distill.learn(pool.model, self.task.objective, how, state[student], inputs, labels, heard, weights, temperatures, lr, key)
+        steps = heard.first + np.arange(len(heard.inputs), dtype=np.int32)
+        learned = distill.learn(
+            pool.model, self.task.objective, how, state[student], steps, heard.inputs, heard.labels, said, weights, temperatures, lr, key
+        )
         return student, *jax.block_until_ready(learned)
 
 
 def _heard(student: str, teachers: Iterable[str], losses: np.ndarray, agreed: np.ndarray) -> Info:
     """The loss of the first and the last steps, and with each teacher how often the student guessed alike, before and after."""
-    few = max(1, len(losses) // 8)
+    few = distill.few(len(losses))
     return {
         "distill_loss": [float(losses[:few].mean()), float(losses[-few:].mean())],
         "agreement": {j: [float(agreed[:few, k].mean()), float(agreed[-few:, k].mean())] for k, j in enumerate(teachers) if j != student},

@@ -54,19 +54,18 @@ class Images:
         return x[:, top : top + self.size, left : left + self.size]
 
     def _crop_and_flip(self, x: Array, key: Any) -> Array:
-        """One gather for both: rows and columns of each image by its own draw, columns backwards where the coin says so."""
-        images = len(x)
+        """Each image by its own draw, or all by one."""
+        images, channels = len(x), x.shape[-1]
         x = jnp.pad(x, ((0, 0), (self.pad, self.pad), (self.pad, self.pad), (0, 0)))
-        draws = 1 if self.per_batch else images
-        last = 0 if self.per_batch else 1
+        draws, last = (1, 0) if self.per_batch else (images, 1)
         room = jnp.maximum(jnp.array([x.shape[1] - self.size + last, x.shape[2] - self.size + last]), 1)
         corner = jnp.broadcast_to(jax.random.randint(jax.random.fold_in(key, 0), (draws, 2), 0, room), (images, 2))
-        across = jnp.broadcast_to(jnp.arange(self.size), (images, self.size))
+        # Whole rows are copied this way; a gather of pixels, with the flip in its columns, takes twice as long.
+        x = jax.vmap(lambda image, at: jax.lax.dynamic_slice(image, (at[0], at[1], 0), (self.size, self.size, channels)))(x, corner)
         if self.flip:
-            coin = jax.random.bernoulli(jax.random.fold_in(key, 1), 0.5, (draws, 1))
-            across = jnp.where(coin, across[:, ::-1], across)
-        rows, columns = corner[:, :1] + jnp.arange(self.size), corner[:, 1:] + across
-        return x[jnp.arange(images)[:, None, None], rows[:, :, None], columns[:, None, :]]
+            coin = jax.random.bernoulli(jax.random.fold_in(key, 1), 0.5, (draws, 1, 1, 1))
+            x = jnp.where(coin, x[:, :, ::-1], x)
+        return x
 
 
 @dataclass(frozen=True)

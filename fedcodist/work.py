@@ -86,7 +86,9 @@ def descend(
             value, grad = jax.value_and_grad(loss)(params, x, data.y[rows], real, drop)
             if pull is not None:
                 grad = tree.add(grad, pull(params))
-            params = jax.tree.map(lambda p, g: p - how.lr * g, params, grad)
+            # A rate that waits for the whole gradient: else XLA copies all parameters in every step, for updates that it might begin early.
+            lr = how.lr + 0.0 * sum(g[(0,) * g.ndim] for g in jax.tree.leaves(grad))
+            params = jax.tree.map(lambda p, g: p - lr * g, params, grad)
             return params, total + value * jnp.sum(real)
 
         return jax.lax.fori_loop(0, batches, step, carry)

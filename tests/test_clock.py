@@ -8,7 +8,7 @@ import pytest
 from fedcodist import cli, clock
 
 ALWAYS = {"sample", "gather", "clients", "clients (threads)", "fold", "server step", "journal"}
-DISTIL = {"distil: public data", "distil: teachers", "distil: students"}
+DISTIL = {"distil", *(f"distil: {what} (threads)" for what in ("public data", "teachers", "students"))}
 
 
 def run(out: Path, *more: str) -> list[dict]:

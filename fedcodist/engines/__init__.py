@@ -34,3 +34,7 @@ class Engine(Protocol):
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
         """function(item) for each item, side by side where there are cores, results in the order of the items."""
         ...
+
+    def beside(self, function: Callable[[], Any]) -> Callable[[], Any]:
+        """Begin function() beside whatever comes next, where there are threads; what is returned gives its result, or its failure."""
+        ...

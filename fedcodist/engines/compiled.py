@@ -13,19 +13,20 @@ from __future__ import annotations
 import os
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from threading import Lock
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import jax
 import numpy as np
 
 from fedcodist import keys
-from fedcodist.clock import THREADS, ready, spent
+from fedcodist.clock import ready, spent
 from fedcodist.engines import Ask
+from fedcodist.engines.crew import Crew
 from fedcodist.settings import checked, setting
 from fedcodist.types import Data, Fold, Folded, Key, Model, Objective, Tree, Work
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from fedcodist.task import Task
 
 AHEAD = 2  # blocks that are read while as many as there are workers are computed
+SERVER, CLIENTS = 0, 1  # what is urgent: the server's work is a chain, the clients' a heap of blocks
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Compiled:
                 # This thread reads the next clients while the others compute: their rows may still be on disk.
                 with spent("gather"):
                     packed = _pack(asks[a].pool, block, self.block, asks[a].key)
-                flying.append((a, _threads(workers).submit(_work, task, asks[a], form, *packed)))
+                flying.append((a, _crew(workers).submit(CLIENTS, _work, task, asks[a], form, *packed)))
                 if len(flying) > workers + AHEAD:
                     land()
             while flying:
@@ -77,12 +79,24 @@ class Compiled:
             return ready([_done(ask.pool.fold, totals[a]) for a, ask in enumerate(asks)])
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-        return _threads(self.workers or cores()).map(function, items)
+        return _crew(self.workers or cores()).map(function, items, SERVER)
+
+    def beside(self, function: Callable[[], Any]) -> Callable[[], Any]:
+        later: Future = Future()
+
+        def conduct() -> None:  # a thread of its own, that only waits for the crew: a member that waited for others could be the last one
+            try:
+                later.set_result(function())
+            except BaseException as error:
+                later.set_exception(error)
+
+        Thread(target=conduct, name="fedcodist-beside", daemon=True).start()
+        return later.result
 
 
 def _work(task: Task, ask: Ask, form: str, data: Data, client_keys: np.ndarray) -> Tree:
     statics = ask.pool.model, task.objective, ask.pool.work, ask.pool.fold, form
-    with _first_alone((statics, data.x.shape)), spent(f"clients{THREADS}"):
+    with _first_alone((statics, data.x.shape)), spent("clients"):
         return jax.block_until_ready(_run_block(*statics, ask.sent, data, client_keys))
 
 
@@ -155,5 +169,5 @@ def _first_alone(program: Hashable) -> Iterator[None]:
 
 
 @lru_cache
-def _threads(workers: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(workers, thread_name_prefix="fedcodist")
+def _crew(workers: int) -> Crew:
+    return Crew(workers)

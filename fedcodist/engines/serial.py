@@ -32,6 +32,9 @@ class Serial:
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
         return map(function, items)
 
+    def beside(self, function: Callable[[], Any]) -> Callable[[], Any]:
+        return function
+
 
 def _gather(task: Task, pool: Pool, sent: Tree, cohort: Sequence[str], key: Key) -> Folded:
     total = None

@@ -52,11 +52,12 @@ class MergedCodist:
     def round(self, fed: Federation, state: State, t: int, key: Key) -> tuple[State, Info]:
         theta = params_of(state)
         alpha = {i: self.alpha_of(i)(t) for i in theta}
-        grad, info = fed.gradients(theta, t, key)  # line 3
+        merging = [i for i in theta if alpha[i] != 1]  # discussion: alpha = 1 skips the cost of distillation
+        lessons = fed.beside(fed.codistill, self.distill, theta, t, key, nth=t - 1, students=merging)  # lines 4-6, all from theta at t
+        grad, info = fed.gradients(theta, t, key)  # line 3, meanwhile: it needs theta at t alone
         for i in grad:
             info[i] |= {"grad_norm": float(tree.norm(grad[i])), "alpha": alpha[i]}
-        merging = [i for i in theta if alpha[i] != 1]  # discussion: alpha = 1 skips the cost of distillation
-        student, taught = fed.codistill(self.distill, theta, t, key, nth=t - 1, students=merging)  # lines 4-6, all from theta at t
+        student, taught = lessons()
         for i in student:
             dist = tree.sub(theta[i], student[i])  # line 7, eq. 1
             info[i] |= taught[i] | {"codistilled": True, "dist_norm": float(tree.norm(dist)), "cosine": _cosine(grad[i], dist)}

@@ -78,6 +78,48 @@ TARGET static void forward_tiles(const float* image, long row, long channels, co
                             all && columns == NV * LANES && t + TRIOS <= count);
 }
 
+// The sums of RUN neighbouring pixels of a row by one vector of filters: a float that is broadcast serves its three pixels at once, where
+// a tile of two vectors lets it serve two vectors. `weights` are [9, channels, LANES], of `real` pixels the first `columns` are kept.
+template <int RUN>
+TARGET static void run_tile(const float* image, long row, long channels, const float* weights, const float* bias, float* out, long filters,
+                            long columns, long real) {
+  static_assert(RUN % 3 == 0, "pixels are addressed by threes");
+  V sum[RUN];
+#pragma GCC unroll 32
+  for (int p = 0; p < RUN; p++) sum[p] = *(const V*)bias;
+  for (int ky = 0; ky < 3; ky++, image += row, weights += 3 * channels * LANES) {
+    const float* at[RUN / 3 + 1];
+#pragma GCC unroll 32
+    for (int t = 0; t <= RUN / 3; t++) at[t] = image + 3 * t * channels;
+    for (long c = 0; c < channels; c++) {
+      V w[3];
+#pragma GCC unroll 3
+      for (int kx = 0; kx < 3; kx++) w[kx] = *(const V*)(weights + (kx * channels + c) * LANES);
+#pragma GCC unroll 32
+      for (int p = 0; p < RUN + 2; p++) {
+        const float x = at[p / 3][p % 3 * channels];
+#pragma GCC unroll 3
+        for (int kx = 0; kx < 3; kx++)
+          if (p >= kx && p - kx < RUN) sum[p - kx] += w[kx] * x;
+      }
+#pragma GCC unroll 32
+      for (int t = 0; t <= RUN / 3; t++) at[t]++;
+    }
+  }
+  if (real == RUN && columns == LANES) {
+#pragma GCC unroll 32
+    for (int p = 0; p < RUN; p++) *(V*)(out + p * filters) = sum[p];
+    return;
+  }
+#pragma GCC unroll 32
+  for (int p = 0; p < RUN; p++) {
+    if (p >= real) continue;
+    float some[LANES];
+    *(V*)some = sum[p];
+    std::memcpy(out + p * filters, some, columns * sizeof(float));
+  }
+}
+
 // Weights [9, channels, filters] to one block of columns after the other, [9 * channels, columns], the last filled up with zeros.
 TARGET static void pack_weights(const float* w, long taps, long filters, float* packed) {
   for (long f = 0; f < filters; f += 2 * LANES) {
@@ -94,8 +136,11 @@ TARGET static void pack_weights(const float* w, long taps, long filters, float* 
 TARGET static void forward(const float* images, const float* w, const float* bias, float* out, long batch, long height, long width,
                            long channels, long filters, long pad) {
   const long out_height = height + 2 * pad - 2, out_width = width + 2 * pad - 2;
+  constexpr long run = 12;
+  const long narrow = (filters - 1) % (2 * LANES) + 1, runs = (out_width + run - 1) / run;
+  const bool in_runs = narrow <= LANES && 5 * out_width >= 4 * run * runs;  // of the last filters, where rows are nearly whole runs
   const long in_row = (out_width + 2) / 3, count = out_height * in_row;
-  const long wide = 3 * in_row + 2, high = out_height + 2, row = wide * channels, taps = 9 * channels;
+  const long wide = (in_runs ? run * runs : 3 * in_row) + 2, high = out_height + 2, row = wide * channels, taps = 9 * channels;
   static thread_local Room for_weights, for_bias, for_image;
   static thread_local std::vector<Trio> trios;
 
@@ -129,6 +174,11 @@ TARGET static void forward(const float* images, const float* w, const float* bia
       if (columns > LANES) {
         forward_tiles<2, TALL / 3>(image, row, channels, trios.data(), count, weights, biases + f, to + f, filters, columns, all);
         weights += taps * 2 * LANES;
+      } else if (in_runs) {
+        for (long y = 0; y < out_height; y++)
+          for (long x = 0; x < out_width; x += run)
+            run_tile<run>(image + y * row + x * channels, row, channels, weights, biases + f, to + (y * out_width + x) * filters + f,
+                          filters, columns, std::min(run, out_width - x));
       } else {
         forward_tiles<1, 4>(image, row, channels, trios.data(), count, weights, biases + f, to + f, filters, columns, all);
       }

@@ -1,0 +1,82 @@
+"""Threads that take the most urgent task first, and of equally urgent ones the oldest.
+
+A round of MergedCodist has two kinds of work that need each other's end but not each other: many short blocks of clients, and the long
+chain of teachers and students. Whoever is free goes on with the chain, and the blocks fill what is left of the cores.
+"""
+
+from __future__ import annotations
+
+import atexit
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from itertools import count
+from threading import Condition, Thread
+from typing import Any, NamedTuple
+
+
+class _Task(NamedTuple):
+    urgency: int  # small is urgent
+    number: int
+    future: Future
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+
+
+class Crew:
+    """So many threads, which live as long as the process.
+
+    >>> list(Crew(2).map(abs, [-1, -2, -3]))
+    [1, 2, 3]
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._tasks: list[_Task] = []
+        self._changed, self._numbers, self._closed = Condition(), count(), False
+        self._threads = [Thread(target=self._work, name=f"fedcodist-{n}", daemon=True) for n in range(workers)]
+        for thread in self._threads:
+            thread.start()
+        atexit.register(self._close)  # a thread that computes while the interpreter ends would take it down
+
+    def submit(self, urgency: int, function: Callable[..., Any], *args: Any) -> Future:
+        """Have function(*args) done by one of the threads."""
+        future: Future = Future()
+        with self._changed:
+            heapq.heappush(self._tasks, _Task(urgency, next(self._numbers), future, function, args))
+            self._changed.notify()
+        return future
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any], urgency: int = 0) -> Iterator[Any]:
+        """function(item) for each item, in the order of the items. The first failure is raised, and what has not begun is given up."""
+        return _results([self.submit(urgency, function, item) for item in items])
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._tasks or self._closed)
+                if self._closed:
+                    return
+                _, _, future, function, args = heapq.heappop(self._tasks)
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(function(*args))
+            except BaseException as error:  # whoever asked is told
+                future.set_exception(error)
+            del future, function, args  # or the result of the last task lives until the next one comes
+
+    def _close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+
+def _results(futures: list[Future]) -> Iterator[Any]:
+    try:
+        for future in futures:
+            yield future.result()
+    finally:
+        for future in futures:
+            future.cancel()

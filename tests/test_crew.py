@@ -1,0 +1,68 @@
+"""The engine's threads: the most urgent task first, results in order, failures told, nothing begun that nobody waits for."""
+
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from fedcodist.engines.compiled import Compiled
+from fedcodist.engines.crew import Crew
+from fedcodist.engines.serial import Serial
+
+
+def test_the_most_urgent_task_comes_first_and_then_the_oldest():
+    crew, gate, done = Crew(1), threading.Event(), []
+    first = crew.submit(1, gate.wait)  # keeps the only thread busy while the others queue up
+    waiting = [
+        crew.submit(urgency, done.append, name) for urgency, name in [(1, "block 1"), (1, "block 2"), (0, "student"), (1, "block 3")]
+    ]
+    gate.set()
+    for task in [first, *waiting]:
+        task.result(timeout=10)
+    assert done == ["student", "block 1", "block 2", "block 3"]
+
+
+def test_results_come_in_the_order_of_the_items():
+    crew, late = Crew(2), threading.Event()
+
+    def answer(n: int) -> int:
+        if n == 0:
+            assert late.wait(10)
+        late.set()
+        return n * n
+
+    assert list(crew.map(answer, range(4))) == [0, 1, 4, 9]
+
+
+def test_a_failure_is_raised_and_what_has_not_begun_is_given_up():
+    crew, begun, gate = Crew(1), [], threading.Event()
+
+    def fail(n: int) -> None:
+        begun.append(n)
+        if n == 0:
+            raise ValueError("task 0")
+        assert gate.wait(10)
+
+    with pytest.raises(ValueError, match="task 0"):
+        list(crew.map(fail, range(5)))
+    gate.set()
+    crew.submit(9, int).result(timeout=10)  # after all that is left
+    assert begun in ([0], [0, 1])  # the thread may have taken the next one before anybody knew
+
+
+@pytest.mark.parametrize("engine", [Serial(), Compiled(workers=1), Compiled(workers=2)])
+def test_beside_gives_the_result_or_the_failure(engine):
+    assert engine.beside(lambda: list(engine.map(abs, [-1, -2])))() == [1, 2]  # and may use the crew without waiting for itself
+
+    def fail() -> None:
+        raise ValueError("beside")
+
+    with pytest.raises(ValueError, match="beside"):
+        engine.beside(fail)()
+
+
+def test_the_process_ends_while_the_crew_works():
+    code = "import time; from fedcodist.engines.crew import Crew; Crew(2).submit(0, time.sleep, 0.2); print('end', flush=True)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0 and ended.stdout == "end\n" and ended.stderr == ""
