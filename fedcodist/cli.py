@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fedcodist import cli_data
+from fedcodist import cli_data, export
 from fedcodist.errors import ConfigError, Failure, Interrupted
 from fedcodist.settings import one_line
 from fedcodist.tables import FORMATS
@@ -68,6 +68,9 @@ def parser() -> Parser:
     running.add_argument("--out", default="runs", action=Once, metavar="DIR", help="where runs are kept (default: runs)")
     running.add_argument("--seeds", action=Once, metavar="LIST", help="such as 0, 0,1,2 or 0-4 (default: the config's)")
     running.add_argument("--workers", type=int, action=Once, metavar="N", help="threads (default: one a core); changes no result")
+    running.add_argument(
+        "--tensorboard", action="store_true", help="keep a TensorBoard event file in each run directory; changes no result"
+    )
 
     top = Parser(
         prog="fedcodist",
@@ -126,6 +129,13 @@ def parser() -> Parser:
     report = verb("report", "One self-contained HTML page, plots and a CSV about runs.", "fedcodist report runs/images", shown)
     report.add_argument("runs", nargs="+", metavar="RUN", help="run directories, or directories that hold some")
     report.add_argument("--out", action=Once, metavar="DIR", help="where the page goes (default: in the first RUN)")
+    exporting = verb(
+        "export",
+        "All rounds of runs as one tidy table, on stdout or as CSV, Parquet or JSON lines; or as TensorBoard event files.",
+        "fedcodist export runs/images --out rounds.parquet",
+        shown,
+    )
+    export.add(exporting, Once)
     data = verb("data", "Prepare, verify and look at data.", "fedcodist data list")
     cli_data.add(data, Parser, Once, shared=shared, shown=shown)
     return top
@@ -233,8 +243,10 @@ def _run(args: argparse.Namespace) -> int:
 
 def _run_arms(args: argparse.Namespace, arms: list[Any], opening: str = "") -> int:
     _prepare_jax()
-    from fedcodist import compare, config, report, runs, screen, session, tables
+    from fedcodist import compare, config, report, runs, screen, session, tables, tensorboard
 
+    if args.tensorboard:
+        tensorboard.check()
     root = Path(args.out)
     seeds = _seeds(args, arms, root)
     task = arms[0].task.load()
@@ -251,7 +263,7 @@ def _run_arms(args: argparse.Namespace, arms: list[Any], opening: str = "") -> i
                 events = session.perform(
                     arm, task, seed, root, clamp=args.clamp, strict=args.strict, restart=args.restart, profile=args.profile
                 )
-                last.append(screen.follow(events, display))
+                last.append(screen.follow(tensorboard.track(events) if args.tensorboard else events, display))
     recorded = [runs.read(event.path) for event in last]
     rows = compare.results(recorded)
     print(tables.render(compare.for_eyes(rows) if args.format == "table" else rows, args.format))
@@ -354,7 +366,16 @@ def _find(given: list[str]) -> list[Path]:
     return found
 
 
-VERBS = {"demo": _demo, "run": _run, "show": _show, "list": _list, "compare": _compare, "report": _report, "data": cli_data.run}
+VERBS = {
+    "demo": _demo,
+    "run": _run,
+    "show": _show,
+    "list": _list,
+    "compare": _compare,
+    "report": _report,
+    "export": export.run,
+    "data": cli_data.run,
+}
 
 
 def _read(args: argparse.Namespace) -> Any:

@@ -24,6 +24,7 @@ SAYS = {
     "04_flax": "round 15: held-out accuracy",
     "05_equinox": "round 15: held-out accuracy",
     "06_own_loss": "who teaches whom",
+    "07_tracking": "round 10: test/accuracy/small",
 }
 NEEDS = {"04_flax": "flax", "05_equinox": "equinox"}
 
