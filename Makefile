@@ -32,6 +32,7 @@ bench-peers: $(VENV)/.dev
 	$(BIN)/python -m benches.bench --peers
 	$(BIN)/python -m benches.bench --scaling
 	$(BIN)/python -m benches.bench --overhead
+	$(BIN)/python -m benches.bench --profile
 
 docs: $(VENV)/.dev
 	$(BIN)/python tools/make_presets.py

@@ -4,6 +4,7 @@
     python -m benches.bench --peers               all peers too, and 100 and 500 clients a round
     python -m benches.bench --scaling             ours: memory and time of a client from 20 to 500 clients a round
     python -m benches.bench --overhead            ours: what a round costs beside training, and a checkpoint
+    python -m benches.bench --profile             ours: where the time of a round goes
 
 Every side is a process in an environment of its own that is asked for one round at a time. Each turn asks all of them, beginning with
 another one than the turn before, so that whatever else the machine does hits all alike; the machine's own limit is measured between
@@ -179,7 +180,7 @@ def scaling(size: str, threads: int) -> dict[str, Any]:
     cohorts = {}
     for work in (w for w in WORKLOADS.values() if w.family == "w1" and w.size == size):
         worker = our_start(work, threads, "lazy")()
-        worker.rounds += [worker.round() for _ in range(3)]
+        worker.rounds += [worker.round() for _ in range(max(3, 1_000 // work.cohort))]  # about as many clients each
         seconds = report.spread([r["seconds"] for r in worker.rounds[1:]])["median"]
         worker.close()
         cohorts[work.cohort] = {"seconds": seconds, "ms_a_client": 1e3 * seconds / work.cohort, "rss_mb": worker.rss_mb}
@@ -188,12 +189,12 @@ def scaling(size: str, threads: int) -> dict[str, Any]:
     return {"workload": f"w1-{size}", "cohorts": cohorts, "growth_mb": growth, "slower": slower}
 
 
-def overhead(threads: int) -> dict[str, Any]:
-    """What a small W1 round costs beside training, from a process of its own."""
-    command = [sys.executable, "-m", "benches.overhead", "w1-small-20", str(threads)]
+def apart(module: str, *args: str) -> dict[str, Any]:
+    """What a module of ours measures, in a process of its own."""
+    command = [sys.executable, "-m", f"benches.{module}", *args]
     ran = subprocess.run(command, cwd=ROOT, env={**os.environ, "JAX_PLATFORMS": "cpu"}, stdout=subprocess.PIPE, text=True)
     if ran.returncode:
-        sys.exit(f"bench: the overhead's process ended with code {ran.returncode}; its own words are above")
+        sys.exit(f"bench: the process of {module} ended with code {ran.returncode}; its own words are above")
     return json.loads(ran.stdout.splitlines()[-1])
 
 
@@ -238,6 +239,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--torch", type=Path, metavar="PYTHON", help="an interpreter with torch, instead of an environment of its own")
     parser.add_argument("--scaling", action="store_true", help="ours: memory and time over the clients of a round")
     parser.add_argument("--overhead", action="store_true", help="ours: what a round costs beside training")
+    parser.add_argument("--profile", action="store_true", help="ours: where the time of a round goes")
     parser.add_argument("--out", type=Path, default=HERE / "results", help="where table and picture go")
     parser.add_argument("--history", type=Path, default=HERE / "history.jsonl", help="the file that the numbers are appended to")
     args = parser.parse_args()
@@ -261,8 +263,11 @@ def main() -> int:
         name, results = "scaling", [scaling(size, args.threads) for size in ("small", "large")]
         words = "\n\n".join([where, *map(report.scaling_table, results)])
     elif args.overhead:
-        name, results = "overhead", overhead(args.threads)
+        name, results = "overhead", apart("overhead", "w1-small-20", str(args.threads))
         words = f"{where}\n\n{report.overhead_table(results)}"
+    elif args.profile:
+        name, results = "profile", apart("profile", str(args.threads))
+        words = f"{where}\n\n{report.profile_table(results)}"
     else:
         name = "peers" if args.peers else "bench"
         words, results = compare(args, where)

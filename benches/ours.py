@@ -32,6 +32,7 @@ from fedcodist import (
     Task,
     evaluate,
     keys,
+    native,
     tree,
 )
 from fedcodist.server import Adam
@@ -67,8 +68,10 @@ def pool(size: str, data: Mapping[str, Any], cohort: int) -> Pool:
     )
 
 
-def federation(work: w.Workload, threads: int, lazy: bool = False) -> tuple[Federation, Any]:
-    """The federation and the method of a workload."""
+def federation(
+    work: w.Workload, threads: int, lazy: bool = False, of: Callable[[int], tuple[np.ndarray, np.ndarray]] = w.examples
+) -> tuple[Federation, Any]:
+    """The federation and the method of a workload; `of` gives a client's images."""
     engine = Compiled(workers=threads)
     if work.family == "w2":
         layers, embed, hidden = w.LSTMS[work.size]
@@ -86,7 +89,7 @@ def federation(work: w.Workload, threads: int, lazy: bool = False) -> tuple[Fede
         )
         return Federation(task, {work.size: language}, engine=engine), FedAvg()
     sizes = list(w.CNNS) if work.family == "w3" else [work.size]
-    populations = {size: Lazy(work.clients, first=i * work.clients) for i, size in enumerate(sizes)}
+    populations = {size: Lazy(work.clients, first=i * work.clients, of=of) for i, size in enumerate(sizes)}
     data = populations if lazy else {size: {**clients} for size, clients in populations.items()}
     everyone = {name: clients[name] for clients in data.values() for name in clients} if not lazy else data[sizes[0]]
     x, y = w.examples(10**6, w.TEST if work.family == "eval" else w.EXAMPLES)
@@ -114,7 +117,13 @@ def main() -> None:
     def one_evaluation() -> float:
         return evaluate(fed, method.models(fed, state), "test")[work.size]["all"]["loss"]
 
-    versions = {"fedcodist": fedcodist.__version__, "jax": jax.__version__, "jaxlib": version("jaxlib"), "numpy": np.__version__}
+    versions = {
+        "fedcodist": fedcodist.__version__,
+        "kernels": native.describe(),
+        "jax": jax.__version__,
+        "jaxlib": version("jaxlib"),
+        "numpy": np.__version__,
+    }
     parameters = sum(int(tree.size(state[name].params)) for name in fed.names)
     w.serve(one_evaluation if work.family == "eval" else one_round, parameters, versions)
 

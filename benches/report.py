@@ -120,5 +120,23 @@ def overhead_table(found: Mapping[str, Any]) -> str:
     )
 
 
+def profile_table(found: Mapping[str, Any]) -> str:
+    """Where the time of a round goes. Names that end with (threads) run beside the others."""
+    names = list(dict.fromkeys(name for of in found["rounds"] for name in of["ms"]))
+    lines = [
+        "| ms, median of a round | " + " | ".join(of["workload"] for of in found["rounds"]) + " |",
+        "|---" * (1 + len(found["rounds"])) + "|",
+    ]
+    lines += [
+        f"| {name} | " + " | ".join(f"{of['ms'][name]:.1f}" if name in of["ms"] else "" for of in found["rounds"]) + " |" for name in names
+    ]
+    told = [f"{of['share']:.0%} in {of['workload']}" for of in found["rounds"] if of["share"] is not None]
+    lines += ["", f"Of the cores' time from the first client to the last, training took {' and '.join(told)}.", ""]
+    for size, step in found["steps"].items():
+        share = f"{step['see']:.0f} ({step['see'] / step['step']:.0%})"
+        lines.append(f"A {size} client's step: {step['step']:.0f} us on one core, of which crop, flip and standardisation {share}.")
+    return "\n".join(lines)
+
+
 def _met(yes: bool) -> str:
     return "met" if yes else "MISSED"

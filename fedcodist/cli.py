@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fedcodist import cli_data, export
+from fedcodist import cli_data, cli_reproduce, cli_tune, export
 from fedcodist.errors import ConfigError, Failure, Interrupted
 from fedcodist.settings import one_line
 from fedcodist.tables import FORMATS
@@ -136,6 +136,8 @@ def parser() -> Parser:
         shown,
     )
     export.add(exporting, Once)
+    cli_tune.add(verb("tune", cli_tune.HELP, cli_tune.EXAMPLE, configured, shown), Once)
+    cli_reproduce.add(verb("reproduce", cli_reproduce.HELP, cli_reproduce.EXAMPLE, shown), Once)
     data = verb("data", "Prepare, verify and look at data.", "fedcodist data list")
     cli_data.add(data, Parser, Once, shared=shared, shown=shown)
     return top
@@ -374,6 +376,8 @@ VERBS = {
     "compare": _compare,
     "report": _report,
     "export": export.run,
+    "tune": cli_tune.tune,
+    "reproduce": cli_reproduce.run,
     "data": cli_data.run,
 }
 

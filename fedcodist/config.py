@@ -38,7 +38,9 @@ from fedcodist.train import Experiment
 from fedcodist.work import WORKS, LocalSGD
 
 ENGINES = {cls.kind: cls for cls in (Compiled, Serial)}
-HARMLESS = frozenset({"name", "seeds", "engine.workers", "evaluate_every", "checkpoint_every", "keep"})  # no result depends on these
+HARMLESS = frozenset(  # no result depends on these
+    {"name", "seeds", "engine.workers", "evaluate_every", "evaluate_after", "checkpoint_every", "keep"}
+)
 MAX_PROBLEMS = 20
 
 
@@ -86,6 +88,7 @@ class Config:
     name: str = "run"
     seeds: tuple[int, ...] = setting((), ge=0, le=2**63 - 1)
     evaluate_every: int = setting(0, ge=0)  # rounds between evaluations on held_out; 0: twenty in a run
+    evaluate_after: tuple[int, ...] = setting((), ge=1)  # also so many rounds after each periodic codistillation, and the round before it
     checkpoint_every: int = setting(10, ge=1)
     keep: int = setting(3, ge=1)  # checkpoints
 
@@ -111,9 +114,10 @@ def read(path: str | Path, assignments: Sequence[str] = ()) -> Config:
 
 
 def shipped() -> dict[str, Path]:
-    """The configs that come with the package: {name: path}."""
+    """The configs that come with the package: {name: path}. Those under `tuned` are only parts, which `reproduce` lays over others."""
     root = Path(str(resources.files("fedcodist") / "configs"))
-    return {str(path.relative_to(root).with_suffix("")): path for path in sorted(root.rglob("*.toml"))}
+    whole = [path for path in sorted(root.rglob("*.toml")) if path.parent.name != "tuned"]
+    return {str(path.relative_to(root).with_suffix("")): path for path in whole}
 
 
 def twin(config: Config) -> Config:
@@ -185,7 +189,7 @@ def assemble(config: Config, task: Task, seed: int, clamp: bool = False) -> Expe
             cohort=cohort,
             work=given.work,
             fold=FOLDS[given.fold],
-            server=given.server.optimizer(),
+            server=replace(given.server, lr=1.0, decay="none").optimizer(),  # the pool's lr multiplies: one program for all rates
             lr=rate(given.server, config.rounds),
             learns=given.learns,
             teaches=given.teaches,

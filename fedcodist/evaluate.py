@@ -6,10 +6,11 @@ A compiled program gives sums for each row; all grouping is arithmetic on these 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedcodist.errors import DataError
@@ -27,12 +28,24 @@ def evaluate(fed: Federation, models: Mapping[str, Params], split: str = "held_o
     return {name: summarise(fed, data, measure(fed, name, models[name], data)) for name in fed.names}
 
 
+def ensemble(fed: Federation, models: Mapping[str, Params], split: str = "held_out") -> Metrics:
+    """{domain: {metric: value}} of all pools' models together: the mean of what they think likely."""
+    data = fed.task.split(split)
+    return summarise(
+        fed, data, _measured(fed, tuple(fed.pools[name].model for name in fed.names), tuple(models[n] for n in fed.names), data)
+    )
+
+
 def measure(fed: Federation, pool: str, params: Params, data: Split) -> dict[str, np.ndarray]:
     """The sums of every row of a split, under one model."""
-    model, objective = fed.pools[pool].model, fed.task.objective
+    return _measured(fed, (fed.pools[pool].model,), (params,), data)
+
+
+def _measured(fed: Federation, models: tuple[Model, ...], params: tuple[Params, ...], data: Split) -> dict[str, np.ndarray]:
+    objective = fed.task.objective
     if not len(data.x):
         raise DataError(f"task {fed.task.name}: got a split without rows; allowed at least one to evaluate on")
-    batch = _batch(model, objective, params, data)
+    batch = _batch(models[0], objective, params[0], data, len(models))
     rows = batch * min(BATCHES, -(-len(data.x) // batch))
 
     def run(start: int) -> Any:
@@ -41,7 +54,7 @@ def measure(fed: Federation, pool: str, params: Params, data: Split) -> dict[str
         if short:  # one shape, one program: padded rows are cut off again below
             x, y = (np.concatenate([a, np.repeat(a[:1], short, 0)]) for a in (x, y))
         x, y = (a.reshape(-1, batch, *a.shape[1:]) for a in (x, y))
-        sums = jax.device_get(_measure(model, objective, params, x, y))
+        sums = jax.device_get(_measure(models, objective, params, x, y))
         return {name: value.reshape(rows, *value.shape[2:])[: rows - short] for name, value in sums.items()}
 
     parts = list(fed.engine.map(run, range(0, len(data.x), rows)))
@@ -69,12 +82,19 @@ def _metrics(objective: Objective, data: Split, sums: Mapping[str, np.ndarray], 
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _measure(model: Model, objective: Objective, params: Params, x: Any, y: Any) -> dict[str, Any]:
-    """The sums of every row: x and y are [batches, rows, ...]."""
-    return jax.lax.map(lambda at: objective.measure(model.apply(params, objective.see(at[0]), None), at[1]), (x, y))
+def _measure(models: tuple[Model, ...], objective: Objective, params: tuple[Params, ...], x: Any, y: Any) -> dict[str, Any]:
+    """The sums of every row: x and y are [batches, rows, ...]. Several models speak with one voice, the mean of their probabilities."""
+
+    def batch(at: Any) -> dict[str, Any]:
+        seen = objective.see(at[0])
+        said = [model.apply(p, seen, None) for model, p in zip(models, params, strict=True)]
+        voice = said[0] if len(said) == 1 else reduce(jnp.logaddexp, map(jax.nn.log_softmax, said)) - jnp.log(float(len(said)))
+        return objective.measure(voice, at[1])
+
+    return jax.lax.map(batch, (x, y))
 
 
-def _batch(model: Model, objective: Objective, params: Params, data: Split) -> int:
+def _batch(model: Model, objective: Objective, params: Params, data: Split, voices: int = 1) -> int:
     one = jax.ShapeDtypeStruct((1, *data.x.shape[1:]), data.x.dtype)
     logits = jax.eval_shape(lambda x: model.apply(params, objective.see(x), None), one)
-    return int(np.clip(LOGIT_BYTES // (4 * logits.size), 1, min(ROWS, len(data.x))))
+    return int(np.clip(LOGIT_BYTES // (4 * logits.size * voices), 1, min(ROWS, len(data.x))))

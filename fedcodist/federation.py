@@ -172,8 +172,9 @@ class Federation:
 
     def _teachers(self, student: str) -> dict[str, tuple[float, float]]:
         """{teacher: (weight, temperature)} in canonical order; the student itself speaks with weight gamma at temperature 1."""
-        gamma = self.pools[student].learns.self_weight
-        taught = {j: ((1 - gamma) * w, self.pools[j].teaches.temperature) for j, w in self.table[student].items()}
+        others = {j: w for j, w in self.table[student].items() if j != student}
+        gamma = self.pools[student].learns.self_weight if others else 1.0
+        taught = {j: ((1 - gamma) * w, self.pools[j].teaches.temperature) for j, w in others.items()}
         if gamma > 0:
             taught[student] = (gamma, 1.0)
         return {j: taught[j] for j in self.names if j in taught and taught[j][0] > 0}

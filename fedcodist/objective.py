@@ -16,11 +16,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedcodist import native
 from fedcodist.types import Array
 
 BINS = 15  # of the calibration error
 MANY = 512  # classes
 Scale = Literal["image", "cifar", "fedjax"]
+FLOORS = {"image": -0.5, "fedjax": 0.5}  # of an image's standard deviation: the number of its pixels to this power
 CIFAR_MEAN, CIFAR_DEVIATION = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)  # CIFAR-10's, which FedJAX takes for CIFAR-100 too
 
 
@@ -38,7 +40,10 @@ class Images:
 
     def see(self, x: Array, key: Any = None) -> Array:
         """[batch, size, size, channels] float32."""
-        return standardise(self._centre(x) if key is None else self._crop_and_flip(x, key), self.scale)
+        x, corner, flip = self._draw(x, key)
+        if self.scale in FLOORS and native.fits_see(x, self.size):
+            return native.see(x, corner, flip, self.size, (self.size**2 * x.shape[-1]) ** FLOORS[self.scale])
+        return standardise(self._crop_and_flip(x, corner, flip), self.scale)
 
     def see_public(self, x: Array, key: Any = None) -> Array:
         """As `see`, then flipped both ways and mixed with other images of the batch."""
@@ -49,23 +54,24 @@ class Images:
             x = _flip(_flip(x, jax.random.fold_in(key, 2), axis=2), jax.random.fold_in(key, 3), axis=1)
         return mixup(x, jax.random.fold_in(key, 4), self.mixup_beta) if self.mixup_beta > 0 else x
 
-    def _centre(self, x: Array) -> Array:
-        top, left = (x.shape[1] - self.size) // 2, (x.shape[2] - self.size) // 2
-        return x[:, top : top + self.size, left : left + self.size]
-
-    def _crop_and_flip(self, x: Array, key: Any) -> Array:
-        """Each image by its own draw, or all by one."""
-        images, channels = len(x), x.shape[-1]
+    def _draw(self, x: Array, key: Any) -> tuple[Array, Array, Array]:
+        """The images, padded in training; where each is cropped, [batch, 2]; and whether it is flipped, [batch]."""
+        images = len(x)
+        if key is None:
+            centre = jnp.array([x.shape[1] - self.size, x.shape[2] - self.size]) // 2
+            return x, jnp.broadcast_to(centre, (images, 2)), jnp.zeros(images, bool)
         x = jnp.pad(x, ((0, 0), (self.pad, self.pad), (self.pad, self.pad), (0, 0)))
         draws, last = (1, 0) if self.per_batch else (images, 1)
         room = jnp.maximum(jnp.array([x.shape[1] - self.size + last, x.shape[2] - self.size + last]), 1)
-        corner = jnp.broadcast_to(jax.random.randint(jax.random.fold_in(key, 0), (draws, 2), 0, room), (images, 2))
+        corner = jax.random.randint(jax.random.fold_in(key, 0), (draws, 2), 0, room)
+        coin = jax.random.bernoulli(jax.random.fold_in(key, 1), 0.5, (draws,)) if self.flip else jnp.zeros(draws, bool)
+        return x, jnp.broadcast_to(corner, (images, 2)), jnp.broadcast_to(coin, images)
+
+    def _crop_and_flip(self, x: Array, corner: Array, flip: Array) -> Array:
         # Whole rows are copied this way; a gather of pixels, with the flip in its columns, takes twice as long.
-        x = jax.vmap(lambda image, at: jax.lax.dynamic_slice(image, (at[0], at[1], 0), (self.size, self.size, channels)))(x, corner)
-        if self.flip:
-            coin = jax.random.bernoulli(jax.random.fold_in(key, 1), 0.5, (draws, 1, 1, 1))
-            x = jnp.where(coin, x[:, :, ::-1], x)
-        return x
+        shape = (self.size, self.size, x.shape[-1])
+        x = jax.vmap(lambda image, at: jax.lax.dynamic_slice(image, (at[0], at[1], 0), shape))(x, corner)
+        return jnp.where(flip[:, None, None, None], x[:, :, ::-1], x)
 
 
 @dataclass(frozen=True)
@@ -184,7 +190,7 @@ def standardise(x: Array, scale: Scale = "image") -> Array:
     pixels = x.shape[1] * x.shape[2] * x.shape[3]
     centred = x - jnp.mean(x, (1, 2, 3), keepdims=True)
     deviation = jnp.sqrt(jnp.mean(centred**2, (1, 2, 3), keepdims=True))
-    return centred / jnp.maximum(deviation, pixels**-0.5 if scale == "image" else pixels**0.5)
+    return centred / jnp.maximum(deviation, pixels ** FLOORS[scale])
 
 
 def mixup(x: Array, key: Any, beta: float) -> Array:

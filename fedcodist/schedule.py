@@ -85,7 +85,25 @@ class Every:
         return self.value if t % self.k == 0 else self.otherwise
 
 
-SCHEDULES = {cls.kind: cls for cls in (Constant, Linear, Cosine, Every)}
+@dataclass(frozen=True)
+@checked
+class After:
+    """`otherwise` in the first k rounds, `value` from then on. As alpha: FedAvg while the teachers are still weak.
+
+    >>> [After(2, 0.5)(t) for t in (1, 2, 3, 4)]
+    [1.0, 1.0, 0.5, 0.5]
+    """
+
+    kind: ClassVar[str] = "after"
+    k: int = setting(ge=0)
+    value: float = setting(ge=0, le=1e3)
+    otherwise: float = setting(1.0, ge=0, le=1e3)
+
+    def __call__(self, t: int) -> float:
+        return self.value if t > self.k else self.otherwise
+
+
+SCHEDULES = {cls.kind: cls for cls in (Constant, Linear, Cosine, Every, After)}
 
 
 def over_rounds(schedule: Schedule, rounds: int) -> Schedule:

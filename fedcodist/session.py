@@ -24,7 +24,7 @@ from fedcodist.clock import spent, watch
 from fedcodist.config import HARMLESS, Config, assemble, digest, identity, plain
 from fedcodist.engines.compiled import cores
 from fedcodist.errors import Failure, Interrupted
-from fedcodist.evaluate import evaluate
+from fedcodist.evaluate import ensemble, evaluate
 from fedcodist.federation import Diverged
 from fedcodist.task import Task
 from fedcodist.train import Experiment, train
@@ -181,6 +181,7 @@ def _result(experiment: Experiment, run: Any, state: Any, digest: str) -> dict[s
     fed, method = experiment.federation, experiment.method
     models = method.models(fed, state)
     rounds = runs.read(run.path).rounds
+    together = {"ensemble": {split: ensemble(fed, models, split) for split in ("held_out", "test")}} if len(fed.names) > 1 else {}
     return {
         "seed": experiment.seed,
         "method": method.kind,  # type: ignore[attr-defined]
@@ -190,6 +191,7 @@ def _result(experiment: Experiment, run: Any, state: Any, digest: str) -> dict[s
         "parameters": cost.parameters(fed),
         "held_out": evaluate(fed, models, "held_out"),
         "test": evaluate(fed, models, "test"),
+        **together,
         "cost": cost.of_rounds(fed, method, (row["pools"] for row in rounds)),
         "notes": list(fed.task.notes),
     }
@@ -197,7 +199,16 @@ def _result(experiment: Experiment, run: Any, state: Any, digest: str) -> dict[s
 
 def _due(config: Config, t: int) -> bool:
     every = config.evaluate_every or max(1, math.ceil(config.rounds / 20))
-    return t % every == 0 or t == config.rounds
+    return t % every == 0 or t == config.rounds or _around(config, t)
+
+
+def _around(config: Config, t: int) -> bool:
+    """Whether round t is the one before a periodic codistillation, or one of `evaluate_after` rounds later: a jump that soon fades is
+    otherwise seen or not, as the rounds happen to fall."""
+    period = getattr(config.method, "period", None)
+    if not config.evaluate_after or period is None:
+        return False
+    return (t + 1) % period == 0 or any(t - k >= period and (t - k) % period == 0 for k in config.evaluate_after)
 
 
 def _timed(steps: Iterator[Any]) -> Iterator[tuple[Any, float]]:

@@ -59,7 +59,16 @@ def none(names: Sequence[str]) -> Table:
     return {s: {} for s in names}
 
 
-TOPOLOGIES: dict[str, Callable[[Sequence[str]], Table]] = {f.__name__: f for f in (complete, chain, ring, star, none)}
+def alone(names: Sequence[str]) -> Table:
+    """Everybody hears only its own start, whatever its self-weight: distillation without another teacher, to tell what the others add.
+
+    >>> alone(["a", "b"])
+    {'a': {'a': 1.0}, 'b': {'b': 1.0}}
+    """
+    return {s: {s: 1.0} for s in names}
+
+
+TOPOLOGIES: dict[str, Callable[[Sequence[str]], Table]] = {f.__name__: f for f in (complete, chain, ring, star, none)} | {"self": alone}
 
 
 def weigh(table: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> Table:

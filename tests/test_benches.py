@@ -12,9 +12,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import jax
+import numpy as np
 import pytest
 
-from benches import bench, environments, machine, plot, report, workers, workload
+from benches import bench, environments, machine, plot, profile, report, workers, workload
 from benches.environments import PEERS, Peer
 from benches.report import OURS
 from benches.workers import Failed, Worker
@@ -385,3 +386,21 @@ def test_exit_code_is_1_when_our_side_fails(tmp_path, monkeypatch, capsys):
         assert bench.main() == code
     assert capsys.readouterr().out == "words\nwords\n" and (tmp_path / "bench.md").read_text() == "words\n"
     assert len(Path(tmp_path / "h.jsonl").read_text().splitlines()) == 2
+
+
+def test_the_profile_says_what_hid_behind_training():
+    rounds = [
+        {"workload": "w1-small-20", "ms": {"round": 100.0, "gather": 5.0, "clients (threads)": 180.0}, "share": 0.9},
+        {"workload": "w3", "ms": {"round": 700.0, "distil": 60.5}, "share": None},
+    ]
+    text = report.profile_table({"rounds": rounds, "steps": {"small": {"step": 1000.0, "see": 30.0}}})
+    assert "| ms, median of a round | w1-small-20 | w3 |" in text and "| distil |  | 60.5 |" in text and "| gather | 5.0 |  |" in text
+    assert "training took 90% in w1-small-20." in text
+    assert "A small client's step: 1000 us on one core, of which crop, flip and standardisation 30 (3%)." in text
+
+
+def test_a_profile_is_taken_from_clients_on_disk(tmp_path):
+    images, labels = profile.on_disk(tmp_path, 3)
+    again, _ = profile.on_disk(tmp_path, 3)
+    assert isinstance(images, np.memmap) and (images == workload.examples(3)[0]).all() and (labels == workload.examples(3)[1]).all()
+    assert again.filename == images.filename and len(list(tmp_path.iterdir())) == 2

@@ -921,3 +921,8 @@ def test_a_loss_that_is_no_function_is_refused(call, loss):
 def test_7_a_decimal_comma_in_alpha_is_named(call):
     code, _, lines = call("run", "good.toml", "--set", "method.alpha='0,5'")
     assert code == 2 and "decimal point" in lines[0], lines
+
+
+def test_every_verb_does_something():
+    top = cli.parser()
+    assert set(next(action for action in top._actions if action.dest == "verb").choices) == set(cli.VERBS)

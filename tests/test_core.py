@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedcodist import fold, keys, server, topology, tree
-from fedcodist.schedule import Constant, Cosine, Every, Linear, over_rounds
+from fedcodist.schedule import SCHEDULES, After, Constant, Cosine, Every, Linear, over_rounds
 from fedcodist.settings import SettingError
 from fedcodist.types import Reply
 
@@ -47,10 +47,16 @@ def test_schedules():
     assert Cosine(1.0, 0.5, over=10)(1) == 1.0
     assert Cosine(1.0, 0.5, over=10)(6) == pytest.approx(0.75)
     assert [Every(2, 0.3)(t) for t in (1, 2, 3, 4)] == [1.0, 0.3, 1.0, 0.3]
+    assert [After(2, 0.3)(t) for t in (1, 2, 3, 4)] == [1.0, 1.0, 0.3, 0.3]
+    assert [After(1, 0.3, otherwise=0.9)(t) for t in (1, 2)] == [0.9, 0.3]
+    assert After(0, 0.3)(1) == 0.3  # after nothing: from the start
+    assert SCHEDULES["after"] is After and over_rounds(After(2, 0.3), 8) == After(2, 0.3)
     assert over_rounds(Linear(1.0, 0.0), 8)(5) == 0.5
     assert over_rounds(Constant(0.5), 8) == Constant(0.5)
     with pytest.raises(SettingError, match="value: got -1"):
         Constant(-1)
+    with pytest.raises(SettingError, match="After.k: got -1; allowed an integer >= 0"):
+        After(-1, 0.5)
 
 
 def reply(value, weight):
@@ -95,12 +101,18 @@ def test_every_topology_is_a_table_of_weights(name, names):
     table = topology.TOPOLOGIES[name](names)
     assert list(table) == names
     for student, teachers in table.items():
-        assert student not in teachers
+        assert (student in teachers) == (name == "self")
         assert set(teachers) <= set(names)
         if teachers:
             assert sum(teachers.values()) == pytest.approx(1)
         else:
             assert name == "none" or len(names) == 1
+
+
+def test_hearing_only_oneself():
+    assert topology.TOPOLOGIES["self"](["a", "b"]) == {"a": {"a": 1.0}, "b": {"b": 1.0}}
+    (found,) = topology.problems({"a": {"a": 1.0}}, ["a", "b"])  # by hand it stays the self-weight's business
+    assert "pools.a.learns.self_weight instead" in str(found)
 
 
 def test_a_table_by_hand():

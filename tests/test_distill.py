@@ -1,13 +1,16 @@
 """What a student is asked to say, and on which data."""
 
+import math
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from worlds import TASK, gauss_federation
 
-from fedcodist import distill, keys, losses
-from fedcodist.distill import Distiller, targets, with_labels
+from fedcodist import config, distill, keys, losses
+from fedcodist.distill import Distiller, gated, targets, with_labels
 from fedcodist.federation import params_of
 from fedcodist.settings import SettingError
 
@@ -16,6 +19,11 @@ Z = [jnp.log(jnp.array([[0.2, 0.8]])), jnp.log(jnp.array([[0.6, 0.4]]))]
 
 def softmax(z):
     return np.asarray(jax.nn.softmax(z))
+
+
+def distance(a, b):
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return math.sqrt(sum(float(((np.asarray(x) - np.asarray(y)) ** 2).sum()) for x, y in pairs))
 
 
 def test_targets_mix_probabilities():
@@ -38,6 +46,64 @@ def test_temperature_divides_each_teachers_logits():
 def test_weight_zero_silences_a_teacher():
     loud = jnp.array([[jnp.inf, 0.0]]) * 0 + jnp.array([[1e4, -1e4]])
     assert softmax(targets([Z[0], loud], jnp.array([1.0, 0.0]), jnp.ones(2))) == pytest.approx(np.array([[0.2, 0.8]]))
+
+
+@pytest.mark.parametrize("gate", [0.0, 0.5, 1e-40])
+@pytest.mark.parametrize("mix", ["probs", "logits"])
+def test_weight_zero_silences_even_a_teacher_that_is_not_a_number(mix, gate):
+    broken = jnp.full((1, 2), jnp.nan)
+    for order in (1, -1):
+        spoken, weights = [Z[0], broken][::order], jnp.array([1.0, 0.0][::order])
+        assert softmax(targets(spoken, weights, jnp.ones(2), mix, gate)) == pytest.approx(np.array([[0.2, 0.8]]))
+    assert np.isnan(targets([Z[0], broken], jnp.array([0.5, 0.5]), jnp.ones(2), mix, gate)).all()  # one that is heard is not hidden
+
+
+# Of two classes: a teacher of even odds has entropy ln 2, so its weight is halved by gate 1; one that is certain keeps its weight.
+EVEN, CERTAIN = [0.0, 0.0], [30.0, 0.0]
+
+
+def test_the_gate_by_hand():
+    z = [jnp.array([EVEN, EVEN, CERTAIN]), jnp.array([CERTAIN, EVEN, CERTAIN])]  # three examples: each has its own weights
+    half = jnp.array([0.5, 0.5])
+    # First example: 1/2 * 1/2 against 1/2 * 1 is 1/3 and 2/3, and q = 1/3 [1/2, 1/2] + 2/3 [1, 0]. In the others both are equally sure.
+    assert softmax(targets(z, half, jnp.ones(2), gate=1.0)) == pytest.approx(np.array([[5 / 6, 1 / 6], [0.5, 0.5], [1.0, 0.0]]))
+    # Gate 1/2 quarters the even one. With weights 0.8 and 0.2 both are at 0.2 then.
+    q = softmax(targets(z, jnp.array([0.8, 0.2]), jnp.ones(2), gate=0.5))
+    assert q == pytest.approx(np.array([[0.75, 0.25], [0.5, 0.5], [1.0, 0.0]]))
+    # The same weights on logits: 1/3 * 0 + 2/3 * 30.
+    assert targets(z, half, jnp.ones(2), "logits", 1.0)[0].tolist() == pytest.approx([20.0, 0.0])
+    shares = gated(z, [jnp.log(0.5), jnp.log(0.5)], 1.0)
+    assert np.exp(shares)[..., 0] == pytest.approx(np.array([[1 / 3, 0.5, 0.5], [2 / 3, 0.5, 0.5]]))  # together 1 for each example
+    # One number a prediction, so text, [rows, length, words], goes the same way.
+    text = targets([jnp.stack([a, a[::-1]]) for a in z], half, jnp.ones(2), gate=1.0)
+    assert softmax(text)[[0, 1], [0, 2]] == pytest.approx(np.array([[5 / 6, 1 / 6]] * 2))
+
+
+def test_the_gate_asks_how_sure_a_teacher_is_at_its_temperature():
+    against = jnp.array([[0.0, 30.0]])
+    q = softmax(targets([jnp.array([CERTAIN]), against], jnp.array([0.5, 0.5]), jnp.array([1.0, 1e6]), gate=1.0))
+    assert q == pytest.approx(np.array([[5 / 6, 1 / 6]]), abs=1e-4)  # the second has become even, and is halved
+
+
+def test_a_class_that_is_impossible_is_no_doubt():
+    z = [jnp.array([[-jnp.inf, 0.0, 0.0]]), jnp.array([[-jnp.inf, 30.0, 0.0]])]  # entropies ln 2 and 0, as above
+    assert softmax(targets(z, jnp.array([0.5, 0.5]), jnp.ones(2), gate=1.0)) == pytest.approx(np.array([[0.0, 5 / 6, 1 / 6]]))
+
+
+@pytest.mark.parametrize("mix", ["probs", "logits"])
+def test_the_gate_between_open_and_shut(mix):
+    weights, temperatures = jnp.array([0.3, 0.7]), jnp.array([1.0, 2.0])
+    ungated = softmax(targets(Z, weights, temperatures, mix))
+    assert softmax(targets(Z, weights, temperatures, mix, gate=1e6)) == pytest.approx(ungated, abs=1e-6)
+    for shut in (1e-3, 1e-40):  # the first is surer, however close to nothing the gate is
+        assert softmax(targets(Z, weights, temperatures, mix, gate=shut)) == pytest.approx(np.array([[0.2, 0.8]]))
+
+
+def test_the_gate_in_a_config():
+    assert config.read("quick/toy", ["method.distill.gate=0.5"]).method.distill.gate == 0.5
+    assert config.read("quick/toy").method.distill.gate == 0  # as in the paper
+    with pytest.raises(SettingError, match="Distiller.gate: got -1; allowed a number >= 0"):
+        Distiller(gate=-1)
 
 
 def test_labels_take_their_share():
@@ -88,13 +154,17 @@ def test_the_stream_is_one_reshuffled_pass_after_another():
     assert Distiller(steps=2, batch=2, shuffle=False).rows(keys.root(0), 1, 10).tolist() == [[4, 5], [6, 7]]
 
 
+@pytest.mark.parametrize("gate", [0.0, 0.2])
 @pytest.mark.parametrize("mix", ["probs", "logits"])
-def test_codistillation_against_a_plain_loop(mix):
+def test_codistillation_against_a_plain_loop(mix, gate):
     """The compiled steps against the definition, written out with numpy-sized pieces: three students, two teachers each and themselves."""
     fed = gauss_federation(("small", "large", "huge"))
     theta = params_of(fed.init(keys.root(1)))
-    how = Distiller(steps=3, batch=8, mix=mix)
+    how = Distiller(steps=3, batch=8, mix=mix, gate=gate)
     student, info = fed.codistill(how, theta, 1, keys.root(1), nth=2)
+    if gate:
+        ungated, _ = fed.codistill(replace(how, gate=0.0), theta, 1, keys.root(1), nth=2)
+        assert all(distance(student[name], ungated[name]) > 1e-3 for name in fed.names)
     x = TASK.public.x[how.rows(keys.root(1), 2, len(TASK.public.x))]
     apply = {n: pool.model.apply for n, pool in fed.pools.items()}
     for name in fed.names:
@@ -102,8 +172,12 @@ def test_codistillation_against_a_plain_loop(mix):
         opt = optimizer.init(params)
         for step in range(3):
             others = [n for n in fed.names if n != name]
-            weights = [0.45, 0.45, 0.1]
             z = [apply[n](theta[n], x[step], None) for n in [*others, name]]
+            weights = np.array([0.45, 0.45, 0.1])[:, None, None]
+            if gate:
+                entropy = np.stack([-(softmax(zj) * np.log(softmax(zj))).sum(-1, keepdims=True) for zj in z])
+                weights = weights * np.exp(-entropy / gate)
+                weights = weights / weights.sum(0)
             q = sum(w * softmax(zj) for w, zj in zip(weights, z, strict=True))
             if mix == "logits":
                 q = softmax(sum(w * zj for w, zj in zip(weights, z, strict=True)))
@@ -130,8 +204,6 @@ def test_pieces_change_nothing_but_memory(monkeypatch):
 
 
 def test_labelled_interpolation_learns_the_labels():
-    from dataclasses import replace
-
     labelled = replace(TASK, public=TASK.public._replace(y=np.zeros(50, np.int32)))
     fed = gauss_federation(task=labelled)
     theta = params_of(fed.init(keys.root(0)))

@@ -1,12 +1,14 @@
 """Metrics by hand: over examples, over clients, for each domain, whatever the batch."""
 
 import importlib
+import math
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedcodist as fc
+from fedcodist import config, runs, session
 from fedcodist.objective import NextToken
 
 module = importlib.import_module("fedcodist.evaluate")  # the package has a function of the same name
@@ -133,3 +135,79 @@ def test_text_counts_tokens_and_clients():
     found = fc.evaluate(federation(split, NextToken(oov=6)), {"a": SCALE})["a"]["all"]
     assert found["accuracy"] == pytest.approx(2 / 4)  # over tokens
     assert found["accuracy_clients"] == pytest.approx((1 / 3 + 1) / 2)
+
+
+# -- all pools' models together --
+
+# Two models that know two rows by heart, as probabilities. One says more than logarithms: a constant changes nothing of its opinion.
+HEART = {"a": np.log([[0.6, 0.4], [0.9, 0.1]]) + 5.0, "b": np.log([[0.2, 0.8], [0.3, 0.7]])}
+
+
+def by_heart(y):
+    model = fc.Model(lambda key: {"t": jnp.zeros((2, 2))}, lambda params, x, key=None: params["t"][x[:, 0].astype(int)])
+    split = fc.Split(np.array([[0], [1]], np.float32), np.array(y, np.int32), np.array([0, 0]), np.array([0, 1]))
+    clients = {"someone": fc.Examples(split.x, split.y)}
+    task = fc.Task("heart", fc.Classify(), clients, fc.Examples(split.x), split, split, 2, ("first", "second"))
+    return fc.Federation(task, {name: fc.Pool(name, model, clients, 1) for name in HEART})
+
+
+def test_an_ensemble_by_hand():
+    fed, models = by_heart([1, 0]), {name: {"t": jnp.asarray(table, jnp.float32)} for name, table in HEART.items()}
+    # The means are [0.4, 0.6] and [0.6, 0.4]: right in both rows, where a alone is right in the second and b in the first.
+    assert {name: found["all"]["accuracy"] for name, found in fc.evaluate(fed, models).items()} == {"a": 0.5, "b": 0.5}
+    found = module.ensemble(fed, models)
+    assert list(found) == ["all", "first", "second"]
+    for domain in found:
+        assert found[domain]["accuracy"] == found[domain]["accuracy_clients"] == 1.0
+        assert found[domain]["loss"] == pytest.approx(-math.log(0.6), rel=1e-5)
+        assert found[domain]["calibration"] == pytest.approx(0.4, rel=1e-5)
+    wrong = module.ensemble(by_heart([0, 0]), models, "test")
+    assert wrong["first"]["accuracy"] == 0.0 and wrong["first"]["loss"] == pytest.approx(-math.log(0.4), rel=1e-5)
+    assert wrong["all"]["loss"] == pytest.approx(-(math.log(0.4) + math.log(0.6)) / 2, rel=1e-5)
+
+
+def test_an_ensemble_of_the_same_is_the_same():
+    fed = federation(WHOLE, names=("a", "b"))
+    alone = fc.evaluate(fed, {"a": SCALE, "b": SCALE})["a"]
+    for domain, metrics in module.ensemble(fed, {"a": SCALE, "b": SCALE}).items():
+        assert metrics == pytest.approx(alone[domain], rel=1e-5)
+    one = federation(WHOLE)
+    assert module.ensemble(one, {"a": SCALE}) == fc.evaluate(one, {"a": SCALE})["a"]  # of one model: itself, to the bit
+
+
+def test_an_ensemble_shares_the_memory_of_a_batch(monkeypatch):
+    seen = []
+
+    def spy(models, objective, params, x, y, real=module._measure):
+        seen.append((len(models), x.shape[1]))
+        return real(models, objective, params, x, y)
+
+    fed, models = federation(WHOLE, names=("a", "b")), {"a": SCALE, "b": {"w": jnp.float32(0.5)}}
+    want = module.ensemble(fed, models)
+    monkeypatch.setattr(module, "LOGIT_BYTES", 4 * 4 * 3)  # four rows of three logits
+    monkeypatch.setattr(module, "_measure", spy)
+    found = module.ensemble(fed, models)
+    fc.evaluate(fed, models)
+    assert set(seen) == {(2, 2), (1, 4)}
+    for domain in want:
+        assert found[domain] == pytest.approx(want[domain], rel=1e-6)
+
+
+def test_a_result_tells_of_the_ensemble(tmp_path):
+    made = config.read("quick/toy", ["rounds=2"])
+    task = made.task.load()
+    *_, last = session.perform(made, task, 0, tmp_path)
+    result = runs.read(last.path).result
+    *_, step = fc.train(config.assemble(made, task, 0))
+    models, fed = step.models, step.experiment.federation
+    assert result["ensemble"] == {split: module.ensemble(fed, models, split) for split in ("held_out", "test")}
+    assert set(result["ensemble"]["test"]) == {"all", *task.domains}
+    assert result["test"] == fc.evaluate(fed, models, "test") and set(result["test"]) == {"small", "large"}
+
+
+def test_a_single_pool_is_no_ensemble(tmp_path):
+    file = tmp_path / "one.toml"
+    file.write_text('rounds = 1\ntask = "toy"\n[pools.small]\nmodel = { kind = "mlp", hidden = [4] }\ncohort = 4\n')
+    made = config.read(file)
+    *_, last = session.perform(made, made.task.load(), 0, tmp_path)
+    assert "ensemble" not in runs.read(last.path).result

@@ -1,21 +1,26 @@
 """A round of each method with numbers worked out by hand, on every engine. See worlds.py for the one-parameter model."""
 
+import dataclasses
+import json
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from worlds import gauss_federation, methods, same_bits, scalar_federation
+from worlds import finish, gauss_federation, methods, same_bits, scalar_federation
 
-from fedcodist import keys
+from fedcodist import cli, config, cost, distill, keys, plan, report, runs, session
 from fedcodist.distill import Distiller
 from fedcodist.engines.compiled import Compiled
 from fedcodist.engines.serial import Serial
+from fedcodist.errors import ConfigError
 from fedcodist.federation import Diverged, params_of
 from fedcodist.methods import FedAvg, MergedCodist, PeriodicCodist
 from fedcodist.methods.merged import merge
-from fedcodist.pool import Learns
-from fedcodist.schedule import Constant
+from fedcodist.pool import Learns, Teaches
+from fedcodist.schedule import After, Constant
+from fedcodist.train import train
 from fedcodist.work import LocalSGD
 
 ENGINES = [Serial(), Compiled(), Compiled(form="vmap"), Compiled(block=1, workers=3)]
@@ -79,8 +84,6 @@ def test_merged_by_hand(engine):
 
 
 def test_gamma_and_temperature_by_hand():
-    from fedcodist.pool import Teaches
-
     fed = scalar_federation(0.5, 2.0, learns=Learns(lr=0.1, decay=1.0, self_weight=0.25), teaches=Teaches(2.0), work=LocalSGD(lr=1e-9))
     theta = params_of(fed.init(keys.root(0)))
     student, _ = fed.codistill(Distiller(steps=2, batch=1), theta, 1, keys.root(0), nth=0)
@@ -131,6 +134,109 @@ def test_alpha_by_pool():
     assert info["b"]["alpha"] == 1.0 and "codistilled" not in info["b"]
 
 
+def test_fedavg_until_the_teachers_are_good():
+    late = 'method.alpha={ kind = "after", k = 2, value = 0.5 }'
+    merged, plain = (config.read("quick/toy", ["rounds=4", given]) for given in (late, 'method={ kind = "fedavg" }'))
+    assert merged.method.alpha == After(2, 0.5)
+    task = merged.task.load()
+    experiment = config.assemble(merged, task, 0)
+    steps = zip(train(experiment), train(config.assemble(plain, task, 0)), strict=True)
+    same = [same_bits(a.state, b.state) and all("codistilled" not in info for info in a.info.values()) for a, b in steps]
+    assert same == [True, True, False, False]
+    assert cost.expected(experiment.federation, experiment.method, 4)["server_steps"] == 2 * 2 * 8  # two rounds, two students, 8 steps
+    with pytest.raises(ConfigError, match=r"method.alpha.value: got 2.0; allowed a number >= 0 and <= 1"):
+        config.read("quick/toy", ['method.alpha={ kind = "after", k = 2, value = 2.0 }'])
+
+
+# -- hearing only oneself --
+
+
+def apart(a, b):
+    """The largest difference of two trees."""
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return max(float(np.abs(np.asarray(x) - np.asarray(y)).max()) for x, y in pairs)
+
+
+def test_a_student_of_itself_hears_its_own_start_alone():
+    # Neither the self-weight nor the temperature, which is for other students, has a say.
+    for gamma in (0.0, 0.25):
+        learns = Learns(lr=0.1, decay=1.0, self_weight=gamma)
+        fed = dataclasses.replace(scalar_federation(learns=learns, teaches=Teaches(2.0)), topology="self")
+        assert [fed._teachers(name) for name in ("a", "b")] == [{"a": (1.0, 1.0)}, {"b": (1.0, 1.0)}]
+    assert set(scalar_federation(learns=learns)._teachers("a")) == {"a", "b"}
+
+
+@pytest.mark.parametrize("loss", ["kl", "reverse_kl", "js"])
+def test_a_fresh_student_of_itself_has_nothing_to_learn(loss):
+    fed = gauss_federation(topology="self", learns=Learns(lr=0.01, self_weight=0.3))
+    theta = params_of(fed.init(keys.root(0)))
+    student, info = fed.codistill(Distiller(steps=1, batch=10, loss=loss), theta, 1, keys.root(0), 0)
+    assert set(student) == {"small", "large"}
+    for name in student:  # a gradient is a step of 0.01 to Adam; rounding is less than a twentieth of it
+        assert apart(student[name], theta[name]) < 0.01 / 20
+        assert info[name]["distill_loss"] == pytest.approx([0, 0], abs=1e-6) and info[name]["agreement"] == {}
+    taught, _ = gauss_federation().codistill(Distiller(steps=1, batch=10, loss=loss), theta, 1, keys.root(0), 0)
+    assert all(apart(taught[name], theta[name]) > 0.009 for name in taught)  # where another teaches it is a whole step
+
+
+def test_periodic_codistillation_with_oneself_is_fedavg_but_for_the_restart():
+    how = Distiller(steps=1, batch=10)
+    fed = gauss_federation(topology="self")
+    fedavg = finish(fed, FedAvg(), 3).state
+    kept = finish(fed, PeriodicCodist(2, how, restart=False), 3).state
+    assert apart(kept, fedavg) < 2e-3
+    state = FedAvg().init(fed, keys.root(0))
+    for t in (1, 2, 3):
+        state, _ = FedAvg().round(fed, state, t, keys.root(0))
+        if t == 2:
+            state = fed.restart(state, params_of(state))
+    restarted = finish(fed, PeriodicCodist(2, how), 3).state
+    assert apart(params_of(restarted), params_of(state)) < 2e-3
+    assert apart(params_of(restarted), params_of(fedavg)) > 1e-2
+
+
+def test_each_model_speaks_once_to_itself_and_that_is_what_it_costs(monkeypatch):
+    spoken = []
+
+    def speak(model, params, inputs, real=distill.speak):
+        spoken.append((model, inputs.shape[0] * inputs.shape[1]))
+        return real(model, params, inputs)
+
+    monkeypatch.setattr(distill, "speak", speak)
+    fed, how = gauss_federation(topology="self"), Distiller(steps=4, batch=10)
+    fed.codistill(how, params_of(fed.init(keys.root(0))), 1, keys.root(0), 0)
+    assert sorted(spoken, key=repr) == sorted(((pool.model, 40) for pool in fed.pools.values()), key=repr)
+    found = cost.expected(fed, PeriodicCodist(2, how), 5)  # in rounds 2 and 4
+    for name in fed.names:
+        assert found["server_flops"][name] == 2 * 40 * (cost.training_flops(fed, name) + cost.forward_flops(fed, name))
+    assert found["server_steps"] == 2 * 2 * 4
+    assert found == cost.expected(gauss_federation(), PeriodicCodist(2, how), 5)  # no more and no less than to teach each other
+    assert cost.expected(gauss_federation(topology="none"), PeriodicCodist(2, how), 5)["server_steps"] == 0
+
+
+@pytest.mark.parametrize("kind", ["periodic", "merged"])
+def test_a_run_with_oneself_is_planned_run_and_reported(kind, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cli, "_prepare_jax", lambda: None)
+    more = {"periodic": "period = 2", "merged": "alpha = 0.7"}[kind]
+    given = ["rounds=2", "topology=self", f'method={{ kind = "{kind}", {more}, distill = {{ steps = 2, batch = 20 }} }}']
+    made = config.read("quick/toy", given)
+    task = made.task.load()
+    assert [row["teachers"] for row in plan.plan(config.assemble(made, task, 0))["pools"]] == ["small 1", "large 1"]
+    assert cli.main(["show", "quick/toy", *(word for one in given for word in ("--set", one)), "--format", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["config"]["topology"] == "self" and shown["total"]["server_steps"] == {"periodic": 1, "merged": 2}[kind] * 2 * 2
+    for one in (made, config.twin(made)):
+        *_, last = session.perform(one, task, 0, tmp_path)
+        assert last.kind == "finished"
+    found = [runs.read(path) for path in runs.find(tmp_path)]
+    result = next(run.result for run in found if run.result["method"] == kind)
+    assert result["table"] == {"small": {"small": 1.0}, "large": {"large": 1.0}}
+    assert result["cost"]["server_steps"] == shown["total"]["server_steps"]
+    (taught,) = report.content(found)["transfer"]
+    assert [(row["teacher"], row["student"], row["weight"]) for row in taught["rows"]] == [("small", "small", 1.0), ("large", "large", 1.0)]
+    assert "small" in report.render(found, {})
+
+
 def test_momentum_restarts_and_the_schedule_does_not():
     fed = gauss_federation(rounds=4)
     method = methods()["periodic"]
@@ -164,8 +270,6 @@ def test_a_client_that_diverges_is_dropped_and_the_rest_goes_on():
 
 
 def test_a_federation_refuses_pools_that_cannot_work():
-    import dataclasses
-
     from fedcodist.settings import SettingError
 
     fed = scalar_federation()

@@ -19,6 +19,7 @@ from fedcodist import native
 from fedcodist.errors import ConfigError
 from fedcodist.models.layers import conv3x3, im2col3x3, max_pool, relu_pool
 from fedcodist.native import build
+from fedcodist.objective import Images
 
 ROOT = Path(__file__).parent.parent
 FOUND = native._load()
@@ -163,7 +164,7 @@ def test_the_first_layers_input_gradient_is_left_out():
 
     calls = jax.jit(jax.grad(loss)).lower([w, w, w], b, x).compile().as_text()
     found = {target: calls.count(f'custom_call_target="{target}"') for target in native.TARGETS}
-    assert found == dict(zip(native.TARGETS, (2, 2, 3, 0, 0), strict=True))  # nor is the output of the last layer needed
+    assert found == dict(zip(native.TARGETS, (2, 2, 3, 0, 0, 0), strict=True))  # nor is the output of the last layer needed
 
 
 @needed
@@ -356,3 +357,45 @@ def test_no_byte_outside_is_read_or_written(tmp_path):
         pytest.skip("the compiler has no address sanitizer")
     done = subprocess.run([program], capture_output=True, text=True, timeout=250, env={**os.environ, "ASAN_OPTIONS": "detect_leaks=0"})
     assert done.returncode == 0 and not done.stderr, done.stderr[:2000]
+
+
+@needed
+@pytest.mark.parametrize("kind", FOUND.paths)
+@pytest.mark.parametrize("shape", [(1, 5, 7, 1, 5), (3, 32, 32, 3, 24), (2, 28, 28, 1, 28), (4, 9, 8, 2, 3), (20, 40, 40, 3, 32)])
+def test_images_are_seen_as_the_portable_form_sees_them(monkeypatch, kind, shape):
+    *batch, size = shape
+    x = np.random.default_rng(0).integers(0, 256, batch, dtype=np.uint8)
+    for images in (
+        Images(size=size),
+        Images(size=size, flip=False),
+        Images(size=size, pad=4),
+        Images(size=size, scale="fedjax", per_batch=True),
+    ):
+        for key in (None, jax.random.PRNGKey(7)):
+            monkeypatch.setenv(native.SWITCH, "0")
+            want = images.see(x, key)
+            monkeypatch.setenv(native.SWITCH, kind)
+            assert native.fits_see(x, size)
+            np.testing.assert_allclose(images.see(x, key), want, rtol=1e-5, atol=1e-5)
+
+
+@needed
+def test_a_flat_image_is_seen_as_zeros_and_a_corner_outside_is_brought_back():
+    flat = np.full((2, 6, 6, 3), 200, np.uint8)
+    assert not np.asarray(Images(size=4).see(flat, jax.random.PRNGKey(0))).any()
+    x = np.arange(36, dtype=np.uint8).reshape(1, 6, 6, 1)
+    seen = native.see(x, np.array([[99, -99]]), np.array([True]), 2, 0.1)[0, :, :, 0]
+    centred = np.array([[25.0, 24.0], [31.0, 30.0]]) - 27.5  # rows 4 and 5, columns 0 and 1, backwards
+    np.testing.assert_allclose(seen, centred / np.sqrt((centred**2).mean()), rtol=1e-5)
+
+
+@needed
+def test_what_see_cannot_take_goes_the_portable_way():
+    x = np.zeros((2, 8, 8, 3), np.uint8)
+    assert (
+        native.fits_see(x, 8)
+        and not native.fits_see(x, 9)
+        and not native.fits_see(x.astype(np.float32), 8)
+        and not native.fits_see(x[0], 4)
+    )
+    assert np.isfinite(Images(size=8, scale="cifar").see(x)).all()  # fixed means and deviations: no kernel for these

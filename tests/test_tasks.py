@@ -6,12 +6,16 @@ import io
 import os
 import pickle
 import struct
+import sys
 import zipfile
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from fedcodist import keys
+from fedcodist.config import digest
 from fedcodist.errors import DataError
 from fedcodist.objective import BOS, EOS, PAD, Images
 from fedcodist.settings import Problem, SettingError, read_kind
@@ -121,6 +125,31 @@ def test_fashion_public_labels():
         FashionImages(public_labels=True, public="out_of_domain")
 
 
+def test_fashion_public_size(fashion):
+    some, fewer = (FashionImages(public_size=n, public_labels=True).load() for n in (300, 60))
+    labels = FashionImages(public_labels=True).load().public.y
+    place = {row: i for i, row in enumerate(digests(fashion.public.x).tolist())}
+    for task, n in ((some, 300), (fewer, 60)):
+        rows = [place[row] for row in digests(task.public.x).tolist()]  # all are of the whole
+        assert len(set(rows)) == len(rows) == n and rows == sorted(rows) and task.public.y.tolist() == labels[rows].tolist()
+        assert max(rows) > 1000  # not the first ones
+        others = {**parts(task), "public": 0}, {**parts(fashion), "public": 0}
+        assert all(np.array_equal(others[0][part], others[1][part]) for part in others[0]) and task.attributes == fashion.attributes
+    assert set(digests(fewer.public.x).tolist()) < set(digests(some.public.x).tolist())  # nested
+    assert same(fashion, FashionImages(public_size=1350).load())
+    with pytest.raises(DataError, match="^task.public_size: got 1351; allowed at most the 1350 public images$"):
+        FashionImages(public_size=1351).load()
+    assert len(FashionImages(public="out_of_domain").load().public.x) == 1350
+    with pytest.raises(SettingError, match="FashionImages.public_size: got 0; allowed an integer >= 1"):
+        FashionImages(public_size=0)
+
+
+def test_defaults_give_the_data_that_they_always_gave(fashion):
+    # Written down once: another digest would make strangers of all runs on this data.
+    assert digest(fashion).startswith("600ed8eccaeb")
+    assert digest(FashionImages(public="out_of_domain").load()).startswith("2ed87d019f62")
+
+
 def test_fashion_leaves_out_what_does_not_divide():
     task = FashionImages(clients=30).load()
     assert set(task.clients.sizes().values()) == {166} and task.notes == ("20 images left out so that clients are of equal size",)
@@ -172,6 +201,46 @@ def test_text_clients_and_domains(text):
 def test_text_public_labels():
     public = StdlibText(modules=30, public_labels=True).load().public
     assert public.y.shape == public.x.shape
+
+
+def test_text_out_of_domain_is_the_language_reference(text):
+    other = StdlibText(modules=MODULES, public="out_of_domain").load()
+    assert list(other.clients) == list(text.clients) and disjoint(other) and other.attributes == text.attributes
+    ours, theirs = parts(text), parts(other)
+    assert all(np.array_equal(ours[part], theirs[part]) for part in ("clients", "held_out", "test"))  # only the public data is another
+    assert len(theirs["public"]) == len(set(theirs["public"].tolist())) > 1000 and not np.isin(theirs["public"], ours["public"]).any()
+    assert other.public.x.dtype == text.public.x.dtype and other.public.x.shape[1:] == text.public.x.shape[1:] and other.public.y is None
+    assert f"{len(theirs['public'])} public of the language reference, " in other.notes[1] and "reference" not in text.notes[1]
+
+
+def test_text_out_of_domain_is_cut_the_same_way(monkeypatch):
+    topics = {"b": "It says what it says.  Really not!\n\n>>> f(1)\nThe the the.", "a": "It says what it says.  And the\nrest of it."}
+    monkeypatch.setitem(sys.modules, "pydoc_data.topics", SimpleNamespace(topics=topics))
+    task = StdlibText(modules=30, length=4, public="out_of_domain", public_labels=True).load()
+    oov = task.objective.oov
+    spoken = ["it says what it", "and the rest of", "the the the"]  # by topic, each once, and without code; two words are no sentence
+    assert task.public.x.shape == (3, 4) and (task.public.x[:, 0] == BOS).all()
+    assert task.public.y[2].tolist() == [task.public.y[2, 0]] * 3 + [EOS] and task.public.y[2, 0] != oov  # the
+    assert [int((row != PAD).sum()) for row in task.public.y] == [4, 4, 4] and len(spoken) == 3
+    the = task.public.y[2, 0]
+    assert task.public.y[1, 1] == the and task.public.y[0, 0] == task.public.y[0, 3]  # "it"
+
+
+def test_text_out_of_domain_has_no_sentence_of_a_client(monkeypatch):
+    from fedcodist.tasks import text as module
+
+    plain = StdlibText(modules=30)
+    mine = {name: sentences[0].words for name, sentences in plain._read(keys.derive(keys.root(0), plain.kind)).items()}
+    mine["another"] = ("words", "that", "nobody", "wrote", "so", "far")
+    monkeypatch.setattr(module, "reference", lambda: list(mine.values()))
+    assert len(StdlibText(modules=30, public="out_of_domain").load().public.x) == 1
+
+
+@pytest.mark.parametrize("there", [None, SimpleNamespace(topics={}), SimpleNamespace()])
+def test_text_out_of_domain_needs_the_reference(monkeypatch, there):
+    monkeypatch.setitem(sys.modules, "pydoc_data.topics", there)
+    with pytest.raises(DataError, match=r"^task.public: got out_of_domain; allowed in_domain, as this Python has no pydoc_data.topics \("):
+        StdlibText(modules=30, public="out_of_domain").load()
 
 
 def test_text_reads_docstrings_and_comments_only(tmp_path):

@@ -1,7 +1,9 @@
-"""Write the generated pages of docs/ (the command line, the parts of a config), or with --check fail when they are stale."""
+"""Write the generated pages of docs/ (the command line, the parts of a config, the results), the blocks of results in other pages and the
+speeds in README.md; or with --check fail when any of them is stale."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 os.environ["COLUMNS"] = "100"  # help is wrapped to the terminal: pages must not depend on it
 
 from fedcodist import catalogue, cli
+from fedcodist.reproduce import page
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -54,6 +57,54 @@ def parts_page() -> str:
     return "\n".join(lines).replace("\n\n\n", "\n\n") + "\n"
 
 
+SIDES = {
+    "torch": "a plain PyTorch loop",
+    "pfl": "pfl-research",
+    "fedlab": "FedLab",
+    "fedjax": "FedJAX on a new jax",
+    "fedjax_old": "FedJAX on the jax of its time",
+    "flower": "Flower, simulation on Ray",
+    "tff": "TensorFlow Federated",
+}
+WORK = {
+    "w1-small-20": "FedAvg round, small CNN",
+    "w1-large-20": "FedAvg round, large CNN",
+    "w3": "MergedCodist round, both CNNs",
+    "w2-small": "FedAvg round, small LSTM",
+    "w2-large": "FedAvg round, large LSTM",
+    "eval-small": "10,000 test images, small CNN",
+    "eval-large": "10,000 test images, large CNN",
+}
+BEGIN, END = "<!-- speed: from benches/history.jsonl by make docs -->", "<!-- end of speed -->"
+
+
+def speed_table() -> str:
+    """Round times of others over ours, from the last runs of the benchmark."""
+    last = {row["bench"]: row for row in map(json.loads, (DOCS.parent / "benches/history.jsonl").read_text("utf-8").splitlines())}
+    peers, torch = ({found["workload"]: found["sides"] for found in last[name]["results"]} for name in ("peers", "bench"))
+    both = [name for name in WORK if name in peers]
+    lines = ["| round time, theirs / ours | " + " | ".join(WORK[name] for name in both) + " |", "|---" * (1 + len(both)) + "|"]
+    lines += [f"| {said} | " + " | ".join(_ratio(peers[name].get(side, {})) for name in both) + " |" for side, said in SIDES.items()]
+    lines += ["", "| against the PyTorch loop | theirs / ours | ours, of an FMA loop's speed |", "|---|---|---|"]
+    lines += [
+        f"| {said} | {_ratio(torch[name]['torch'])} | {torch[name]['fedcodist']['of_limit']:.0%} |"
+        for name, said in WORK.items()
+        if name in torch
+    ]
+    machine, kernels = last["peers"]["machine"], peers[both[0]]["fedcodist"]["versions"].get("kernels", "?")
+    return "\n".join([*lines, "", f"{last['peers']['when'][:10]}, {machine['threads']} cores of an {machine['cpu']}, kernels: {kernels}."])
+
+
+def _ratio(cell: dict) -> str:
+    return f"{cell['ratio']['median']:.1f}" if "ratio" in cell else "failed" if "failed" in cell else ""
+
+
+def with_speed(text: str) -> str:
+    """A page with its block of speeds as it should be."""
+    before, begin, rest = text.partition(BEGIN)
+    return f"{before}{begin}\n\n{speed_table()}\n\n{END}{rest.partition(END)[2]}" if begin else text
+
+
 def main() -> int:
     """Write or check."""
     stale = []
@@ -63,6 +114,17 @@ def main() -> int:
             path.write_text(text, "utf-8")
         elif not path.is_file() or path.read_text("utf-8") != text:
             stale.append(str(path.relative_to(DOCS.parent)))
+    readme = DOCS.parent / "README.md"
+    if (text := with_speed(readme.read_text("utf-8"))) != readme.read_text("utf-8"):
+        if "--check" in sys.argv:
+            stale.append("README.md (speed)")
+        else:
+            readme.write_text(text, "utf-8")
+    others = [readme, *(path for path in sorted(DOCS.rglob("*.md")) if path.name != "results.md")]
+    if "--check" in sys.argv:
+        stale += page.check(DOCS, others)
+    else:
+        page.write(DOCS, others)
     for name in stale:
         print(f"stale: {name}; run: make docs")
     return 1 if stale else 0

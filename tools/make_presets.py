@@ -1,13 +1,19 @@
-"""Write the configs of the paper's tables and figures and of the StackExchange study, or with --check fail when they are stale.
+"""Write the configs of the paper's tables and figures, of the StackExchange study and of the studies that go beyond the paper, or with
+--check fail when they are stale.
 
-The numbers are the paper's own (Table 1 and Table 2: test accuracy in percent, small and large model). The paper does not print the rates,
-temperatures and weights that it tuned: those in the base configs are starting points, and each header says so.
+The numbers are the paper's own (Table 1 and Table 2: test accuracy in percent, small and large model), from `fedcodist.reproduce.paper`.
+The paper does not print the rates, temperatures and weights that it tuned: those in the base configs are starting points, and each header
+says so.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+
+from fedcodist.reproduce.paper import FIGURE_4, IMAGE_SIZES, IMAGES, LANGUAGE, LANGUAGE_SIZES, SHIFT
+from fedcodist.reproduce.stores import PREPARE
 
 CONFIGS = Path(__file__).parent.parent / "fedcodist/configs"
 
@@ -18,29 +24,6 @@ METHODS = {
 }
 SPOKEN = {"fedavg": "FedAvg", "periodic": "PeriodicCodist", "merged": "MergedCodist"}
 UNTUNED = "# The paper tunes rates, temperatures and weights and does not print them; these are starting points, not its values."
-
-CIFAR_SIZES = {"3100": 31, "4700": 47, "6300": 63}
-CIFAR = {  # (method, public): {|P_H|: (small, large)}
-    ("fedavg", ""): {"3100": (31.84, 24.76), "4700": (31.84, 30.57), "6300": (31.84, 35.10)},
-    ("periodic", ""): {"3100": (33.95, 31.09), "4700": (34.36, 35.08), "6300": (35.68, 37.20)},
-    ("merged", ""): {"3100": (32.86, 31.98), "4700": (33.86, 33.15), "6300": (33.78, 33.96)},
-    ("periodic", "cifar10"): {"3100": (33.75, 25.03), "4700": (34.02, 30.53), "6300": (33.37, 34.27)},
-    ("merged", "cifar10"): {"3100": (33.02, 25.83), "4700": (33.45, 31.02), "6300": (33.03, 33.47)},
-}
-STACK_SIZES = {"143k": 342, "296k": 684, "612k": 1369}
-STACK = {
-    ("fedavg", ""): {"143k": (26.29, 24.87), "296k": (26.29, 26.23), "612k": (26.29, 27.51)},
-    ("periodic", ""): {"143k": (25.70, 26.26), "296k": (25.95, 26.68), "612k": (25.73, 27.06)},
-    ("merged", ""): {"143k": (26.42, 26.63), "296k": (26.50, 26.72), "612k": (26.66, 27.55)},
-    ("periodic", "c4"): {"143k": (25.72, 25.79), "296k": (25.57, 26.50), "612k": (25.77, 27.18)},
-    ("merged", "c4"): {"143k": (26.55, 25.52), "296k": (26.51, 26.43), "612k": (26.59, 27.67)},
-}
-SHIFT = {  # answers, questions, mixed: (small, large) each
-    "fedavg": ((26.00, 24.79), (22.62, 30.34), (24.51, 27.25)),
-    "periodic": ((25.56, 24.82), (22.51, 30.23), (24.21, 27.23)),
-    "merged": ((25.50, 25.29), (27.65, 30.75), (26.45, 27.70)),
-}
-FIGURE_4 = (600, 1_350, 3_000, 6_750, 13_500)  # the paper names 600 and the whole; the others are ours
 
 CIFAR_BASE = """rounds = 1500
 seeds = [0, 1, 2]
@@ -158,39 +141,41 @@ domain  = "answer"
 clients = { where = { capacity = "high", has_question = "yes" } }
 domain  = "question"
 """
-PREPARE = {
-    "cifar": ["fedcodist data prepare cifar100 --from PATH"],
-    "cifar10": ["fedcodist data prepare cifar10 --from PATH"],
-    "stack": ["fedcodist data prepare stackoverflow --from PATH"],
-    "c4": ["fedcodist data prepare c4 --from PATH"],
-    "shift": ["fedcodist data prepare stackoverflow --name stackoverflow-shift --set clients=85000 --from PATH"],
-    "study": [
-        "fedcodist data prepare text --name stackexchange --set min_examples=10 --set held_out_size=5000 --set test_size=10000 "
-        "--from stackexchange-sentences.tsv"
-    ],
-    "reddit": [
-        "fedcodist data prepare text --name reddit --set 'client=\"\"' --set vocabulary=stackexchange --from reddit2013-first-sentences.tsv"
-    ],
-    "movies": [
-        "fedcodist data prepare text --name movies --set 'client=\"\"' --set vocabulary=stackexchange --from movie-reviews-sentences.tsv"
-    ],
+QUARTER_POOLS = """
+[pools.quarter]        # every federated client
+like    = "small"
+model   = { kind = "cnn", filters = [8, 16, 16], dense = [32, 64] }
+clients = {}
+
+[pools.small]          # half of them
+clients = { share = 0.5 }
+"""
+SHORT = "rounds = 300\nevaluate_every = 15\n"
+ALPHAS = {  # what the alpha 0.5 of MergedCodist becomes: (the end of the name, the alpha, in words)
+    "every-2": ('{ kind = "every", k = 2, value = 0.5 }', "in every 2nd round, and plain FedAvg in the others"),
+    "every-5": ('{ kind = "every", k = 5, value = 0.5 }', "in every 5th round, and plain FedAvg in the others"),
+    "every-10": ('{ kind = "every", k = 10, value = 0.5 }', "in every 10th round, and plain FedAvg in the others"),
+    "warm-up": ('{ kind = "linear", start = 0.95, end = 0.5 }', "with less weight on the teachers while they are still bad"),
+    "after": ('{ kind = "after", k = 100, value = 0.5 }', "after 100 rounds of plain FedAvg"),
+    "cool-down": ('{ kind = "cosine", start = 0.5, end = 1.0 }', "with less and less weight on the teachers"),
 }
 
 
 def header(lines: list[str], needs: list[str], name: str, twin: bool) -> str:
     """What it reproduces, the paper's numbers, and the commands."""
     wrapped = [*(f"# {line}" for line in lines), "#", UNTUNED]
-    wrapped += [f"# First: {command}" for need in needs for command in PREPARE[need]]
+    wrapped += [f"# First: {command}" for command in (PREPARE[need] for need in needs)]
     wrapped.append(f"# Run it: fedcodist run {name}{' --twin' if twin else ''}")
     return "\n".join(wrapped) + "\n"
 
 
-def cells(prefix: str, table: dict, sizes: dict[str, int], base: str, unit: str, need: str) -> dict[str, str]:
+def cells(prefix: str, table: Mapping, sizes: Mapping[str, int], base: str, unit: str, need: str, outside: str) -> dict[str, str]:
     """One config for every cell of one half of Table 1."""
     middle = list(sizes)[1]
     base_name = f"paper/{prefix}-fedavg-{middle}"
     found = {}
-    for (method, public), numbers in table.items():
+    for (method, domain), numbers in table.items():
+        public = outside if domain == "out-of-domain" else ""
         for size, (small, large) in numbers.items():
             name = f"paper/{prefix}-{method}-{size}" + (f"-{public}" if public else "")
             where = f"{public.upper()} as public data" if public else "in-domain public data"
@@ -218,16 +203,17 @@ def shorten(method: str) -> str:
 
 def configs() -> dict[str, str]:
     """{name: text} of all."""
-    found = cells("cifar", CIFAR, CIFAR_SIZES, CIFAR_BASE, "CIFAR-100", "cifar")
-    found |= cells("stackoverflow", STACK, STACK_SIZES, STACK_BASE, "Stack Overflow", "stack")
+    found = cells("cifar", IMAGES, IMAGE_SIZES, CIFAR_BASE, "CIFAR-100", "cifar100", "cifar10")
+    found |= cells("stackoverflow", LANGUAGE, LANGUAGE_SIZES, STACK_BASE, "Stack Overflow", "stackoverflow", "c4")
     for method, numbers in SHIFT.items():
         name = f"paper/shift-{method}"
-        pairs = zip(("answers", "questions", "mixed"), numbers, strict=True)
         said = [
             f"Table 2, domain-shifted pools on Stack Overflow, {SPOKEN[method]}: the small model learns answers, the large one questions.",
-            "The paper: " + "; ".join(f"{domain} small {s:.2f}, large {large:.2f}" for domain, (s, large) in pairs) + " % test accuracy.",
+            "The paper: "
+            + "; ".join(f"{domain} small {s:.2f}, large {large:.2f}" for domain, (s, large) in numbers.items())
+            + " % test accuracy.",
         ]
-        text = header(said, ["shift"], name, method != "fedavg")
+        text = header(said, ["stackoverflow-shift"], name, method != "fedavg")
         if method == "fedavg":
             found[name] = text + f"rounds = 1500\nseeds = [0, 1, 2]\nevaluate_every = 50\n{SHIFT_POOLS}\n[method]\n{METHODS['fedavg']}\n"
         else:
@@ -238,7 +224,7 @@ def configs() -> dict[str, str]:
             f"Figure 3, accuracy over rounds with domain-shifted pools, {SPOKEN[method]} against FedAvg.",
             "The paper: PeriodicCodist jumps after each codistillation and falls back; MergedCodist stays above FedAvg. No numbers.",
         ]
-        text = header(said, ["shift"], name, True)
+        text = header(said, ["stackoverflow-shift"], name, True)
         found[name] = text + f'like = "paper/shift-{method}"\nevaluate_every = 10\n'
         for size in FIGURE_4:
             name = f"paper/figure4-{method}-{size}"
@@ -246,14 +232,14 @@ def configs() -> dict[str, str]:
                 f"Figure 4, CIFAR-100 with {size:,} of the 13,500 public images, |P_H| = 4700, {SPOKEN[method]}.",
                 "The paper: 600 images suffice for most of the gain. Its figure averages the 25 best tuning runs; it prints no numbers.",
             ]
-            text = header(said, ["cifar"], name, True)
+            text = header(said, ["cifar100"], name, True)
             found[name] = text + f'like = "paper/cifar-{method}-4700"\ntask = {{ public_size = {size} }}\n'
     for public in ("", "reddit", "movies"):
         for method in ("fedavg", "periodic", "merged") if not public else ("periodic", "merged"):
             name = f"study/stackexchange-{method}" + (f"-{public}" if public else "")
             where = {"": "in-domain", "reddit": "Reddit", "movies": "movie-review"}[public]
             said = [f"StackExchange, 8 sites, {where} public sentences, {SPOKEN[method]}: in the manner of Table 1, and not its data."]
-            text = header(said, ["study", *([public] if public else [])], name, method != "fedavg")
+            text = header(said, ["stackexchange", *([public] if public else [])], name, method != "fedavg")
             if name == "study/stackexchange-fedavg":
                 found[name] = text + STUDY_BASE
                 continue
@@ -264,9 +250,46 @@ def configs() -> dict[str, str]:
         name = f"study/stackexchange-shift-{method}"
         said = [f"StackExchange with domain-shifted pools, {SPOKEN[method]}: in the manner of Table 2, and not its data."]
         said.append("The small model learns the answers of half of the authors, the large one the questions of the others.")
-        text = header(said, ["study"], name, method != "fedavg")
+        text = header(said, ["stackexchange"], name, method != "fedavg")
         method_text = shorten(method)
         found[name] = f'{text}like = "study/stackexchange-fedavg"\n{STUDY_SHIFT}\n[method]\n{method_text}\n'
+    return found | beyond()
+
+
+def beyond() -> dict[str, str]:
+    """{name: text} of the studies that go beyond the paper: what `fedcodist reproduce studies --budget small` runs, with settings that are
+    not tuned; only the gated PeriodicCodist is as short as the config without a gate that it is to be compared with."""
+    found = {}
+    alone, shared = (IMAGES[row]["6300"][1] for row in (("fedavg", ""), ("merged", "in-domain")))
+    merged = "distill = { steps = 32, batch = 64 }\n"
+    for way, (alpha, words) in ALPHAS.items():
+        name = f"study/cifar-merged-{way}"
+        said = [f"CIFAR-100, |P_H| = 4700, MergedCodist {words}. Not in the paper."]
+        said.append("What it asks: how much server cost can be saved at equal accuracy?")
+        found[name] = header(said, ["cifar100"], name, True)
+        found[name] += f'like = "paper/cifar-merged-4700"\n{SHORT}\n[method]\nalpha = {alpha}\n{merged}'
+    for method in ("fedavg", "periodic", "merged"):
+        name = f"study/cifar-three-pools-{method}"
+        said = [f"CIFAR-100, models of a quarter, a half and the full width in three nested pools, {SPOKEN[method]}. Not in the paper."]
+        found[name] = header(said, ["cifar100"], name, method != "fedavg")
+        found[name] += f'like = "paper/cifar-{method}-4700"\n{SHORT}{QUARTER_POOLS}'
+        found[name] += {
+            "fedavg": "",
+            "periodic": "\n[method]\nperiod = 40\ndistill = { steps = 200, batch = 64 }\n",
+            "merged": f"\n[method]\n{merged}",
+        }[method]
+    for method, steps in (("periodic", 50), ("merged", 32)):
+        name = f"study/stackexchange-shift-{method}-gated"
+        said = [f"StackExchange with domain-shifted pools, {SPOKEN[method]}: teachers speak only where they are sure. Not in the paper."]
+        said.append("A larger gate listens to all of them more evenly: --set method.distill.gate=2.0")
+        found[name] = header(said, ["stackexchange"], name, True)
+        found[name] += f'like = "study/stackexchange-shift-{method}"\n\n[method]\n'
+        found[name] += f"distill = {{ steps = {steps}, batch = 32, gate = 0.5 }}   # nats\n"
+    name = "study/cifar-merged-6300-own-alpha"
+    said = ["CIFAR-100, |P_H| = 6300, MergedCodist with an alpha for each pool: the stronger model listens less. Not in the paper."]
+    said.append(f"With one alpha for both, the paper's large model falls from {alone:.2f} to {shared:.2f} % here.")
+    found[name] = header(said, ["cifar100"], name, True)
+    found[name] += f'like = "paper/cifar-merged-6300"\n{SHORT}\n[method]\nalpha = {{ small = 0.5, large = 0.9 }}\n{merged}'
     return found
 
 

@@ -15,7 +15,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -28,7 +28,7 @@ from fedcodist.clock import ready, spent
 from fedcodist.engines import Ask
 from fedcodist.engines.crew import Crew
 from fedcodist.settings import checked, setting
-from fedcodist.types import Data, Fold, Folded, Key, Model, Objective, Tree, Work
+from fedcodist.types import Data, Fold, Folded, Key, Model, Objective, Tree
 
 if TYPE_CHECKING:
     from fedcodist.pool import Pool
@@ -95,9 +95,12 @@ class Compiled:
 
 
 def _work(task: Task, ask: Ask, form: str, data: Data, client_keys: np.ndarray) -> Tree:
-    statics = ask.pool.model, task.objective, ask.pool.work, ask.pool.fold, form
+    # The client's learning rate is an argument of the program and no part of it: another rate compiles nothing.
+    work: Any = ask.pool.work
+    rate = {"lr": np.float32(work.lr)} if hasattr(work, "lr") else {}
+    statics = ask.pool.model, task.objective, replace(work, lr=1.0) if rate else work, ask.pool.fold, form
     with _first_alone((statics, data.x.shape)), spent("clients"):
-        return jax.block_until_ready(_run_block(*statics, ask.sent, data, client_keys))
+        return jax.block_until_ready(_run_block(*statics, rate, ask.sent, data, client_keys))
 
 
 def cores() -> int:
@@ -107,8 +110,11 @@ def cores() -> int:
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
-def _run_block(model: Model, objective: Objective, work: Work, fold: Fold, form: str, sent: Tree, data: Data, client_keys: Any) -> Tree:
+def _run_block(
+    model: Model, objective: Objective, work: Any, fold: Fold, form: str, rate: dict[str, Any], sent: Tree, data: Data, client_keys: Any
+) -> Tree:
     """The folded replies of a block of clients: data is [clients, rows, ...], padded."""
+    work = replace(work, **rate) if rate else work
 
     def reply(client: tuple[Data, Any]) -> Any:
         return work(model, objective, sent, *client)

@@ -1,4 +1,5 @@
-"""The 3x3 convolution, and ReLU with a max-pool, as kernels for x86-64 processors behind XLA's foreign function interface.
+"""The 3x3 convolution, ReLU with a max-pool, and how images are seen, as kernels for x86-64 processors behind XLA's foreign function
+interface.
 
 Forward and gradients, several times as fast as what XLA makes of the portable forms on a CPU. Which instructions to use (AVX-512, AVX2 or
 SSE2) is decided when a program is traced, by the processor that it runs on. float32, stride 1, any sizes; for anything else, on other
@@ -26,7 +27,9 @@ from fedcodist.types import Array
 SWITCH = "FEDCODIST_NATIVE"
 PATHS = ("sse2", "avx2", "avx512")  # in the order of the numbers that the library gives them, from 1
 PADS = {"VALID": 0, "SAME": 1}
-TARGETS = ("fedcodist_conv3x3", "fedcodist_conv3x3_dx", "fedcodist_conv3x3_dw", "fedcodist_relu_pool", "fedcodist_relu_pool_dx")
+TARGETS = (
+    "fedcodist_conv3x3", "fedcodist_conv3x3_dx", "fedcodist_conv3x3_dw", "fedcodist_relu_pool", "fedcodist_relu_pool_dx", "fedcodist_see",
+)  # fmt: skip
 
 
 class Found(NamedTuple):
@@ -67,6 +70,19 @@ def relu_pool(x: Array) -> Array:
 def fits_pool(x: Array) -> bool:
     """Whether relu_pool can take it, [batch, height, width, channels]."""
     return bool(path()) and x.dtype == jnp.float32 and x.ndim == 4 and min(x.shape) > 0 and min(x.shape[1:3]) > 1
+
+
+def see(x: Array, corner: Array, flip: Array, size: int, floor: float) -> Array:
+    """Images of bytes that fits_see, cropped at corner [batch, 2], flipped where flip [batch] says so, and standardised."""
+    draws = jnp.concatenate([corner, flip[:, None]], 1, dtype=jnp.int32)
+    out = jax.ShapeDtypeStruct((len(x), size, size, x.shape[-1]), jnp.float32)
+    call = jax.ffi.ffi_call(TARGETS[5], out, vmap_method="sequential")
+    return call(x, draws, floor=np.float32(floor), path=np.int32(1 + PATHS.index(path())))
+
+
+def fits_see(x: Array, size: int) -> bool:
+    """Whether `see` can take it, [batch, height, width, channels]."""
+    return bool(path()) and x.dtype == jnp.uint8 and x.ndim == 4 and min(x.shape) > 0 and min(x.shape[1:3]) >= size > 0
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3, 4))

@@ -1,5 +1,5 @@
-// For XLA on an x86-64 processor, in float32: a 3x3 convolution with stride 1, its input gradient, its weight and bias gradient, and ReLU
-// followed by a 2x2 max-pool with its gradient. One thread each and no state but scratch memory: the engine runs one block of clients a
+// For XLA on an x86-64 processor, in float32: a 3x3 convolution with stride 1, its input gradient, its weight and bias gradient, ReLU
+// followed by a 2x2 max-pool with its gradient, and how a batch of images is cropped, flipped and standardised. One thread each and no state but scratch memory: the engine runs one block of clients a
 // thread. The arithmetic is in kernels.h; here it is compiled for three instruction sets and bound to XLA's foreign function interface.
 // The order of every sum is fixed by the shapes and the instruction set, so equal inputs give equal bits. Arrays are
 // [batch, height, width, channels] and [3, 3, channels, filters], dense and row-major.
@@ -7,6 +7,7 @@
 #include <xmmintrin.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -163,6 +164,21 @@ ffi::Error ReluPoolGradient(In x, In grad, Out dx, int32_t path) {
   return ffi::Error::Success();
 }
 
+ffi::Error See(ffi::Buffer<ffi::U8> x, ffi::Buffer<ffi::S32> draws, Out out, float floor, int32_t path) {
+  const auto s = x.dimensions(), o = out->dimensions(), d = draws.dimensions();
+  if (path < kSse2 || path > best() || s.size() != 4 || o.size() != 4 || o[0] != s[0] || o[3] != s[3] || o[1] != o[2] || o[1] > s[1] ||
+      o[2] > s[2] || d.size() != 2 || d[0] != s[0] || d[1] != 3)
+    return wrong("these shapes or this instruction set");
+  const auto kernel = pick(path, sse2::see, avx2::see, avx512::see);
+  for (int64_t n = 0; n < s[0]; n++) {
+    const int32_t* draw = draws.typed_data() + 3 * n;  // top, left, whether to flip
+    const int64_t top = std::clamp<int64_t>(draw[0], 0, s[1] - o[1]), left = std::clamp<int64_t>(draw[1], 0, s[2] - o[2]);
+    kernel(x.typed_data() + n * s[1] * s[2] * s[3], s[2], s[3], top, left, draw[2] != 0, o[1], floor,
+           out->typed_data() + n * o[1] * o[2] * o[3]);
+  }
+  return ffi::Error::Success();
+}
+
 }  // namespace
 
 extern "C" int32_t fedcodist_best_path() { return best(); }
@@ -177,3 +193,10 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(fedcodist_conv3x3_dw, WeightGradient,
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fedcodist_relu_pool, ReluPool, ffi::Ffi::Bind().Arg<In>().Ret<In>().Attr<int32_t>("path"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fedcodist_relu_pool_dx, ReluPoolGradient,
                               ffi::Ffi::Bind().Arg<In>().Arg<In>().Ret<In>().Attr<int32_t>("path"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fedcodist_see, See,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::Buffer<ffi::U8>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Ret<In>()
+                                  .Attr<float>("floor")
+                                  .Attr<int32_t>("path"));

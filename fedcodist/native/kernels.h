@@ -358,6 +358,46 @@ TARGET static void relu_pool_gradient(const float* images, const float* grad, fl
       }
 }
 
+// One image as a model sees it: the size x size crop at (top, left), backwards in x if `flip`, with mean 0 and the standard deviation 1,
+// which is floored. `in` is [height, width, channels] bytes and out [size, size, channels].
+TARGET static void see(const uint8_t* in, long width, long channels, long top, long left, bool flip, long size, float floor, float* out) {
+  const long row = size * channels, all = size * row;
+  int64_t total = 0;
+  for (long y = 0; y < size; y++) {
+    const uint8_t* from = in + ((top + y) * width + left) * channels;
+    float* to = out + y * row;
+    int32_t sum = 0;
+    for (long i = 0; i < row; i++) sum += from[i];
+    total += sum;
+    if (flip) {
+      for (long x = 0; x < size; x++)
+        for (long c = 0; c < channels; c++) to[(size - 1 - x) * channels + c] = from[x * channels + c];
+    } else {
+      for (long i = 0; i < row; i++) to[i] = from[i];
+    }
+  }
+  const float mean = (double)total / all;
+  V squares[4] = {};
+  float rest = 0;
+  long i = 0;
+  for (; i + 4 * LANES <= all; i += 4 * LANES)
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+      V* at = (V*)(out + i + j * LANES);
+      const V centred = *at - mean;
+      *at = centred;
+      squares[j] += centred * centred;
+    }
+  for (; i < all; i++) {
+    out[i] -= mean;
+    rest += out[i] * out[i];
+  }
+  const V square = (squares[0] + squares[1]) + (squares[2] + squares[3]);
+  for (int lane = 0; lane < LANES; lane++) rest += square[lane];
+  const float scale = 1 / std::max(std::sqrt(rest / all), floor);
+  for (i = 0; i < all; i++) out[i] *= scale;
+}
+
 }  // namespace PATH
 
 #undef PATH

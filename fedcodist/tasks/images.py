@@ -20,11 +20,12 @@ from fedcodist.errors import bad
 from fedcodist.objective import Classify, Images
 from fedcodist.settings import Problem, SettingError, check, setting
 from fedcodist.task import Task
-from fedcodist.tasks.splits import capacities, check_disjoint, check_shares, deal, digests, divide, generator, owners
+from fedcodist.tasks.splits import capacities, check_disjoint, check_shares, deal, digests, divide, generator, owners, some
 from fedcodist.types import Examples, Key, Split
 
 CLASSES, SIDE, TRAIN = 10, 28, 5_000
 TEST_CLIENTS = 20
+SHAPES = 1_350  # as many as there are in-domain public images
 BLOCK = 1_000  # shapes drawn at once, to bound memory
 
 
@@ -39,7 +40,7 @@ class FashionImages:
     held_out_share: float = setting(0.1, gt=0, lt=1)
     public: Literal["in_domain", "out_of_domain"] = "in_domain"
     public_labels: bool = False  # keep the labels of the public data, for methods that may use them
-    public_size: int = setting(1_350, ge=1, le=100_000)  # of out-of-domain data
+    public_size: int | None = setting(None, ge=1, le=100_000)  # only so many public images, chosen at random; or so many shapes
     size: int = setting(24, ge=1, le=SIDE)  # of the crop that a model sees
     pad: int = setting(0, ge=0, le=SIDE)
     flip: bool = True
@@ -66,9 +67,12 @@ class FashionImages:
         parts = divide(rows, shares, "federated", keys.derive(key, "divide"))
         clients = Clients(x, y, {name: rows[name] for name in parts["federated"]})
         public_rows, _ = owners(rows[name] for name in parts["public"])
-        public = Examples(x[public_rows], y[public_rows] if self.public_labels else None)
         if self.public == "out_of_domain":
-            public = Examples(shapes(self.public_size, keys.derive(key, "shapes")))
+            public = Examples(shapes(self.public_size or SHAPES, keys.derive(key, "shapes")))
+        else:
+            if self.public_size is not None:
+                public_rows = public_rows[some("images", len(public_rows), self.public_size, key)]
+            public = Examples(x[public_rows], y[public_rows] if self.public_labels else None)
         held_rows, held_codes = owners(rows[name] for name in parts["held_out"])
         test_rows, test_codes = owners(deal(test_y, TEST_CLIENTS, self.dirichlet, keys.derive(key, "deal", "test")))
         held_out, test = Split(x[held_rows], y[held_rows], held_codes), Split(test_x[test_rows], test_y[test_rows], test_codes)

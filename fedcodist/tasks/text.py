@@ -1,8 +1,10 @@
 """Next-word prediction on the running Python's own standard library: text with authors' habits, on every machine, without a download.
 
 A client is a module, and has two domains as the paper's Stack Overflow has questions and answers: the docstrings, written for users, and
-the comments, written for maintainers. Ids follow A6: PAD, BOS, EOS, the most frequent words of the federated clients, OOV the last. The
-text is that of the installed Python, so other versions of Python give somewhat other data: `notes` names the version.
+the comments, written for maintainers. Ids follow A6: PAD, BOS, EOS, the most frequent words of the federated clients, OOV the last.
+Out-of-domain public data is the language reference, which `help()` shows and no module has; the public clients then stay unused, so that
+both runs have the same federated clients, held-out and test sentences. The text is that of the installed Python, so other versions of
+Python give somewhat other data: `notes` names the version.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ import tokenize
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -34,6 +37,7 @@ from fedcodist.tasks.splits import check_shares, digests, divide, owners, shuffl
 from fedcodist.types import Examples, Split
 
 DOMAINS = ("docstring", "comment")
+OUTSIDE = {"in_domain": "", "out_of_domain": " of the language reference"}
 FEWEST = 3  # words of a sentence that there is something to learn from
 LARGEST_BYTES = 2**16  # of a module: a larger one takes long to read, and gives no more than `max_examples` anyway
 # Tests quote code and each other; encodings are generated tables.
@@ -74,6 +78,7 @@ class StdlibText:
     public_share: float = setting(0.2, gt=0, lt=1)  # of the clients
     held_out_share: float = setting(0.1, gt=0, lt=1)
     test_share: float = setting(0.1, gt=0, lt=1)
+    public: Literal["in_domain", "out_of_domain"] = "in_domain"
     public_labels: bool = False  # keep the next words of the public data, for methods that may use them
     split_seed: int = setting(0, ge=0, le=2**63 - 1)
 
@@ -101,6 +106,10 @@ class StdlibText:
             taken = np.concatenate([taken, found])
 
         federated, public = table["federated"], table["public"]
+        if self.public == "out_of_domain":
+            found = self._encode([[Sentence(words[: self.length], 0) for words in reference()]], ids)
+            first = np.sort(np.unique(digests(found.x), return_index=True)[1])
+            public = Rows(*(column[first[~np.isin(digests(found.x[first]), taken)]] for column in found))
         ends = np.cumsum([len(said[name]) for name in parts["federated"]])
         rows = dict(zip(parts["federated"], np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
         tokens, oov = int((federated.y != PAD).sum()), self.vocab + FIRST
@@ -120,7 +129,7 @@ class StdlibText:
             },
             notes=(
                 f"the standard library of Python {platform.python_version()}",
-                f"{len(rows)} clients, {len(federated.x)} sentences; {len(public.x)} public, "
+                f"{len(rows)} clients, {len(federated.x)} sentences; {len(public.x)} public{OUTSIDE[self.public]}, "
                 f"{len(table['held_out'].x)} held out, {len(table['test'].x)} test sentences",
                 f"{100 * unknown:.1f} % of the clients' words are out of the vocabulary",
             ),
@@ -169,6 +178,20 @@ def read(path: Path) -> list[Sentence]:
         return []
     said = (docs, comments)
     return [Sentence(words, domain) for domain in range(len(DOMAINS)) for text in said[domain] for words in sentences(text)]
+
+
+def reference() -> list[tuple[str, ...]]:
+    """The sentences of the language reference that comes with Python for `help()`."""
+    found: dict[str, str] = {}
+    with suppress(ImportError):
+        from pydoc_data.topics import topics
+
+        found = topics
+    said = [words for name in sorted(found) for words in sentences(found[name])]
+    if not said:
+        hint = "some systems pack it apart from Python: install Python's documentation topics, or take in_domain"
+        raise bad("task.public", "out_of_domain", "in_domain, as this Python has no pydoc_data.topics", hint)
+    return said
 
 
 def sentences(text: str) -> Iterator[tuple[str, ...]]:

@@ -1,0 +1,107 @@
+"""`fedcodist reproduce`: run or resume the cells of a table or figure of the paper, and write the paper's numbers beside ours; or those of
+the studies that go beyond it."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+from typing import Any
+
+EXAMPLE = "fedcodist reproduce table1 --budget smoke"
+HELP = (
+    "Run the experiments of a table or figure of the paper, and write the paper's numbers beside ours, with intervals and a verdict on "
+    "each claim; or (studies) those that go beyond the paper. The same command again resumes what is unfinished and skips what is done."
+)
+BUDGETS = ("smoke", "small", "full")
+SUMMARY, PAGE = "results.json", "results.md"
+
+
+def add(parser: Any, once: Any) -> None:
+    """The flags of the verb."""
+    from fedcodist.reproduce.paper import TABLES
+
+    parser.add_argument("table", choices=TABLES, metavar="WHAT", help=" | ".join(TABLES))
+    parser.add_argument(
+        "--budget",
+        choices=BUDGETS,
+        default="smoke",
+        action=once,
+        help="smoke: embedded data, minutes; small: real data, hours; full: the paper's 1,500 rounds (default: smoke)",
+    )
+    parser.add_argument(
+        "--cell",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="only these cells, as in 'images/merged/*', or a study's name; may be repeated",
+    )
+    parser.add_argument("--seeds", action=once, metavar="LIST", help="such as 0, 0,1,2 or 0-4 (default: the budget's)")
+    parser.add_argument("--out", default="runs/reproduce", action=once, metavar="DIR", help="where runs are kept (default: runs/reproduce)")
+    parser.add_argument("--workers", type=int, action=once, metavar="N", help="threads (default: one a core); changes no result")
+    parser.add_argument("--list", action="store_true", help="show the cells and how far each is, and train nothing")
+    parser.add_argument("--report", action="store_true", help="train nothing: write tables and figures from the runs that are finished")
+    parser.add_argument("--docs", action=once, metavar="DIR", help="also put the results into this directory of docs, and write its page")
+
+
+def run(args: argparse.Namespace) -> int:
+    """The verb."""
+    from fedcodist import plots, session, tables
+    from fedcodist.cli import _parse_seeds, _prepare_jax
+
+    _prepare_jax()
+    from fedcodist.reproduce import cells, running, sections
+
+    if args.docs is not None:
+        plots._matplotlib()  # now, and not after hours of training
+    every = cells.cells(args.table, args.budget)
+    chosen = cells.choose(every, args.cell, _parse_seeds(args.seeds) if args.seeds is not None else None)
+    root = Path(args.out)
+    place = root / f"{args.table}-{args.budget}"
+    if args.list:
+        rows, said = running.listing(chosen, root)
+        print(tables.render(rows, args.format))
+        if args.format == "table":
+            print(f"\n{said}")
+        return 0
+    wrong: dict[str, str] = {}
+    if not args.report:
+        wanted = running.jobs(chosen, root, args.workers)
+        wrong = running.run(wanted, place, args.quiet, between=lambda: _write(args, every, root, place, draw=False))
+    result = _write(args, every, root, place, draw=True)
+    if args.format == "json":
+        from fedcodist.reproduce import results
+
+        print(results.dump(result))
+        return session.DivergedRun.code if wrong else 0
+    print(tables.render(sections.for_eyes(result), args.format))
+    if args.format == "table":
+        from fedcodist.reproduce import claims
+
+        judged = claims.judge([result])
+        if judged:
+            print("\nThe paper's claims:")
+        for found in judged:
+            print(f"({found.claim.name}) {found.verdict}: {found.why}")
+        print(f"\nresults: {place / PAGE}")
+    return session.DivergedRun.code if wrong else 0
+
+
+def _write(args: argparse.Namespace, every: Any, root: Path, place: Path, draw: bool) -> Any:
+    """The result file, the page beside it, and figures if they can be drawn here; all cells, whichever were chosen now."""
+    from fedcodist import report
+    from fedcodist.reproduce import figures, page, results, running
+
+    result = results.collect(args.table, args.budget, every, root, running.failed(place))
+    place.mkdir(parents=True, exist_ok=True)
+    (place / SUMMARY).write_text(results.dump(result) + "\n", "utf-8")
+    draw = draw and report.available()
+    if draw:
+        figures.draw(result, place)
+    (place / PAGE).write_text(page.render([result], beside="", drawn=draw), "utf-8")
+    if draw and args.docs is not None:
+        folder = Path(args.docs) / page.FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(place / SUMMARY, folder / f"{place.name}.json")
+        page.write(Path(args.docs), drawn=True)
+    return result

@@ -1,0 +1,346 @@
+"""`fedcodist tune`: search a config's rates and knobs on held-out data, the twin's with as many trials, and confirm the winners."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from pathlib import Path
+from statistics import fmean
+from typing import Any, TypeVar
+
+from fedcodist.errors import ConfigError, Interrupted
+
+EXAMPLE = "fedcodist tune quick/toy --twin --space distillation --trials 20"
+HELP = "Search a config's rates and knobs on held-out data. The same command again goes on, or shows what was found."
+T = TypeVar("T")
+
+
+def add(tune: Any, once: Any) -> None:
+    """The flags of `tune`, besides CONFIG, --set, --clamp and --format."""
+    tune.add_argument("--trials", type=int, default=30, action=once, metavar="N", help="how many, stopped ones too (default: 30)")
+    tune.add_argument(
+        "--space",
+        default="all",
+        action=once,
+        metavar="SPACE",
+        help="rates, distillation or all of the paper's ranges, or a TOML file of your own (default: all)",
+    )
+    tune.add_argument(
+        "--only", action="append", default=[], metavar="PATTERN", help="only parameters that match, as in '*.lr'; may be repeated"
+    )
+    tune.add_argument(
+        "--objective",
+        choices=("mean", "pareto"),
+        default="mean",
+        action=once,
+        help="the pools' mean accuracy, or the front of each pool's accuracy and the server's cost (default: mean)",
+    )
+    tune.add_argument("--twin", action="store_true", help="tune plain FedAvg too, first, with as many trials, and compare the winners")
+    tune.add_argument(
+        "--rates-from",
+        choices=("twin",),
+        action=once,
+        help="fix the rates to those of the tuned twin (default with --twin --space distillation)",
+    )
+    tune.add_argument(
+        "--confirm", type=int, action=once, metavar="N", help="train the winners again on N fresh seeds (default: 3 with --twin, else 0)"
+    )
+    tune.add_argument("--seed", type=int, action=once, metavar="N", help="of all trials and suggestions (default: the config's first)")
+    tune.add_argument("--no-prune", action="store_true", help="train every trial to its end")
+    tune.add_argument(
+        "--jobs", type=int, default=1, action=once, metavar="N", help="worker processes, which share the threads (default: 1)"
+    )
+    tune.add_argument("--workers", type=int, action=once, metavar="N", help="threads (default: one a core); changes no result")
+    tune.add_argument("--out", default="studies", action=once, metavar="DIR", help="where studies are kept (default: studies)")
+    tune.add_argument("--name", action=once, help="of the study's directory (default: the config's)")
+    tune.add_argument("--restart", action="store_true", help="set aside what these studies have found, deleting nothing, and begin again")
+    tune.add_argument("--top", type=int, default=10, action=once, metavar="N", help="trials to show (default: 10)")
+
+
+def tune(args: argparse.Namespace) -> int:
+    """Tune, and print what was found."""
+    try:
+        return _tune(args)
+    except Interrupted as interrupted:
+        print("interrupted: every trial that is over is saved; the same command goes on from there", file=sys.stderr)
+        return interrupted.code
+
+
+def _tune(args: argparse.Namespace) -> int:
+    from fedcodist import cli, space, tune
+
+    for flag, least in (("trials", 1), ("jobs", 1), ("top", 1), ("confirm", 0), ("seed", 0)):
+        value = getattr(args, flag)
+        if value is not None and not least <= value < 2**63:
+            raise ConfigError(f"--{flag}: got {value}; allowed an integer >= {least}")
+    base = cli._read(args)
+    seed = args.seed if args.seed is not None else (base.seeds or (0,))[0]
+    search = tune.Search(base, _space(args, base), args.trials, seed, args.objective, not args.no_prune, args.clamp)
+    paired = base.method.kind != "fedavg"
+    if not paired and args.rates_from:
+        raise ConfigError("--rates-from: got it for fedavg; allowed for a method that has a twin")
+    twin = tune.twin(search)
+    fixed = paired and (args.rates_from or (args.twin and args.space == "distillation"))
+    if fixed and not space.without(search.space, twin.space):
+        raise ConfigError("--rates-from: got a space that has nothing else; allowed distillation | all, or a file")
+    cli._prepare_jax()
+    task = base.task.load()
+    tune.check(search, task)  # or the method could be refused after its twin is tuned
+    arms: list[tuple[Any, list[Any]]] = []
+    with Screen(args.quiet) as screen:
+        for note in task.notes:
+            screen.say(f"data: {note}")
+        if args.twin and paired:
+            arms.append((twin, _study(args, twin, task, screen)))
+        if fixed:
+            best = _winner(twin, arms[0][1] if arms else tune.trials(twin, args.out, task))
+            search = tune.rated(search, twin, best)
+            screen.say(f"rates of {search.config.method.kind}: those of trial {best.number} of its twin")
+        arms.append((search, _study(args, search, task, screen)))
+        many = args.confirm if args.confirm is not None else 3 if args.twin and paired else 0
+        winners = [_winner(one, found) for one, found in arms]
+        confirmed: list[dict[int, Any]] = []
+        if many:
+            seeds = tune.fresh(seed, many)
+            screen.say(f"fresh seeds: {', '.join(map(str, seeds))}")
+            events = tune.confirm([w.config for w in winners], seeds, args.out, jobs=args.jobs, task=task, clamp=args.clamp)
+            confirmed = screen.follow(events, "fresh seeds")
+    _print(args, arms, winners, confirmed)
+    return 0
+
+
+def _space(args: argparse.Namespace, base: Any) -> Any:
+    from fedcodist import settings, space
+
+    if args.space in space.PRESETS:
+        found = space.preset(base, args.space)
+    elif Path(args.space).suffix == ".toml" or Path(args.space).exists():
+        found = space.read(args.space, base)
+    else:
+        hint = settings.nearest(args.space, space.PRESETS)
+        raise ConfigError(str(settings.Problem("--space", settings.show(args.space), f"{' | '.join(space.PRESETS)}, or a TOML file", hint)))
+    return space.only(found, args.only)
+
+
+def _study(args: argparse.Namespace, search: Any, task: Any, screen: Screen) -> list[Any]:
+    from fedcodist import tune
+
+    events = tune.run(search, args.out, jobs=args.jobs, task=task, restart=args.restart)
+    return screen.follow(events, f"tune {search.config.method.kind}")
+
+
+def _winner(search: Any, found: list[Any]) -> Any:
+    from fedcodist import tune
+    from fedcodist.session import DivergedRun
+
+    best = tune.winner(found)
+    if best is None:
+        why = next((trial.outcome.diverged for trial in found if trial.outcome.diverged), "no trial is complete")
+        message = f"tune {search.config.method.kind}: no trial came to its end: {why}"
+        raise DivergedRun(f"{message}; smaller learning rates are the usual cure")
+    return best
+
+
+# What is printed
+
+
+def _print(args: argparse.Namespace, arms: Sequence[tuple[Any, list[Any]]], winners: list[Any], confirmed: list[dict[int, Any]]) -> None:
+    from fedcodist import tables, tune
+
+    shown = [(search, _best(search, found)[: args.top]) for search, found in arms]
+    fresh = _fresh(arms, winners, confirmed)
+    if args.format == "json":
+        trials = [row for search, found in shown for row in tune.rows(search, found)]
+        print(json.dumps({"trials": trials, "fresh": fresh}, indent=2))
+        return
+    if args.format != "table":
+        blocks = [tables.render([row for search, found in shown for row in tune.rows(search, found)], args.format)]
+        print("\n\n".join(blocks + ([tables.render(fresh, args.format)] if fresh else [])))
+        return
+    print(tables.render([row for search, found in shown for row in _for_eyes(search, found)]))
+    for (search, _), best in zip(arms, winners, strict=True):
+        print(f"\n{_label(search)}: trial {best.number}" + (", the config's own values" if best.own else ""))
+        print(tables.render(_parameters(search, best)))
+    if fresh:
+        print(f"\nThe winners on {fresh[0]['seeds']} fresh seeds, held-out data")
+        print(tables.render(_fresh_for_eyes(fresh)))
+    print()
+    for search, _ in arms:
+        print(f"best: {tune.place(args.out, search.config) / tune.BEST}")
+
+
+def _best(search: Any, found: list[Any]) -> list[Any]:
+    from fedcodist import tune
+
+    return tune.front(found) if search.objective == "pareto" else tune.ranked(found)
+
+
+def _label(search: Any) -> str:
+    from fedcodist import compare
+
+    return compare.LABELS.get(search.config.method.kind) or str(search.config.method.kind)
+
+
+def _for_eyes(search: Any, found: Sequence[Any]) -> list[dict[str, Any]]:
+    rows = []
+    for trial in found:
+        row = {"method": _label(search), "trial": str(trial.number), "state": trial.state, "held-out, %": f"{100 * trial.value:.2f}"}
+        row |= {pool: f"{100 * trial.outcome.accuracy[pool]:.2f}" if trial.outcome.accuracy else "" for pool in search.config.pools}
+        if search.objective == "pareto":
+            row["server, GFLOP"] = f"{trial.outcome.server_flops / 1e9:,.3f}"
+        rows.append(row | {"rounds": str(trial.outcome.rounds), "seconds": f"{trial.outcome.seconds:.1f}"})
+    return rows
+
+
+def _parameters(search: Any, best: Any) -> list[dict[str, Any]]:
+    from fedcodist import space
+
+    rows = []
+    for name, range in search.space.items():
+        was, now = (
+            ", ".join(dict.fromkeys(_number(get(key)) for key in range.keys))
+            for get in (lambda key: space.get(search.config, key), best.get)
+        )
+        rows.append({"parameter": name, "range": str(range), "was": was, "best": now})
+    return rows
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else json.dumps(value)
+
+
+def _fresh(arms: Sequence[tuple[Any, list[Any]]], winners: list[Any], confirmed: list[dict[int, Any]]) -> list[dict[str, Any]]:
+    """Each arm and pool on the fresh seeds, beside the value that won, and the paired gain over the twin."""
+    from fedcodist import compare
+
+    rows = []
+    for (search, _), best, seeds in zip(arms, winners, confirmed, strict=False):
+        for pool in search.config.pools:
+            values = [_accuracy(seeds[seed], pool) for seed in sorted(seeds)]
+            row = {"method": _label(search), "pool": pool, "won with": best.outcome.accuracy[pool], "seeds": len(values)}
+            row |= {"accuracy": fmean(values), "spread": compare.spread(values), "gain": None, "low": None, "high": None}
+            row["diverged"] = sum(bool(outcome.diverged) for outcome in seeds.values())
+            if search is not arms[0][0]:
+                gains = [value - _accuracy(confirmed[0][seed], pool) for value, seed in zip(values, sorted(seeds), strict=True)]
+                low, high = compare.t_interval(gains) or (None, None)
+                row |= {"gain": fmean(gains), "low": low, "high": high}
+            rows.append(row)
+    return rows
+
+
+def _accuracy(outcome: Any, pool: str) -> float:
+    return 0.0 if outcome.diverged else outcome.accuracy[pool]
+
+
+def _fresh_for_eyes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    from fedcodist.compare import points
+
+    told = []
+    for row in rows:
+        spread = "" if row["spread"] is None else f" +- {points(row['spread'])}"
+        interval = "" if row["low"] is None else f" [{points(row['low'])}, {points(row['high'])}]"
+        seen = {"method": row["method"], "pool": row["pool"], "won with, %": points(row["won with"])}
+        seen["fresh seeds, %"] = points(row["accuracy"]) + spread + (f" ({row['diverged']} diverged)" if row["diverged"] else "")
+        told.append(seen | {"gain, points": "" if row["gain"] is None else points(row["gain"], sign=True) + interval})
+    return told
+
+
+# While it works
+
+
+class Screen:
+    """One live line a study on stderr: trials, time left, the best so far, rounds of those that run. Elsewhere a line a trial."""
+
+    def __init__(self, quiet: bool = False):
+        self.quiet, self.live = quiet, sys.stderr.isatty() and not quiet
+        self._progress: Any = None
+
+    def __enter__(self) -> Screen:
+        if self.live:
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=16),
+                TextColumn("{task.fields[done]}/{task.total:.0f}"),
+                TimeRemainingColumn(elapsed_when_finished=True),
+                TextColumn("{task.fields[best]}"),
+                TextColumn("{task.fields[running]}"),
+            )
+            self._progress = Progress(*columns, console=Console(stderr=True), refresh_per_second=5, speed_estimate_period=600)
+            self._progress.start()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def say(self, text: str) -> None:
+        """A line above the progress; also without a terminal, unless quiet."""
+        if self._progress is not None:
+            self._progress.console.print(text, markup=False, highlight=False)
+        elif not self.quiet:
+            print(text, file=sys.stderr)
+
+    def follow(self, events: Generator[Any, None, T], title: str) -> T:
+        """Draw all events; returns what the generator does."""
+        bar, begun, before = None, time.monotonic(), 0
+        running: dict[Any, tuple[int, int]] = {}
+        with closing(events):  # an interrupted study ends its workers before anything else happens
+            while True:
+                try:
+                    event = next(events)
+                except StopIteration as end:
+                    return end.value
+                for note in event.notes:
+                    self.say(f"note: {note}")
+                if event.kind == "opened":
+                    before = event.done
+                    if self._progress is not None:
+                        bar = self._progress.add_task(
+                            f"{title:14}", total=event.of, completed=event.done, done=event.done, best="", running=""
+                        )
+                if event.kind == "round":
+                    running[_which(title, event.job)] = event.t, event.job.config.rounds
+                if event.kind == "over":
+                    running.pop(_which(title, event.job), None)
+                    left = (time.monotonic() - begun) / (event.done - before) * (event.of - event.done)
+                    if self._progress is None or event.outcome.diverged:
+                        self.say(_line(title, event, left))
+                if self._progress is not None and bar is not None:
+                    part = sum(t / rounds for t, rounds in running.values())
+                    said = "  ".join(f"{which}: round {t}/{rounds}" for which, (t, rounds) in running.items())
+                    best = f"best {100 * event.best[0]:.1f}% (trial {event.best[1]})" if event.best else ""
+                    self._progress.update(bar, completed=event.done + part, done=event.done, best=best, running=said)
+
+
+def _which(title: str, job: Any) -> str:
+    return f"trial {job.number}" if title.startswith("tune") else f"{job.config.method.kind} seed {job.seed}"
+
+
+def _line(title: str, event: Any, left: float) -> str:
+    """One training that is over."""
+    outcome, rounds = event.outcome, event.job.config.rounds
+    if outcome.diverged:
+        how = f"diverged: {outcome.diverged}"
+    elif outcome.pruned:
+        how = f"{100 * outcome.value:.1f}%, stopped in round {outcome.rounds} of {rounds}"
+    else:
+        how = f"{100 * outcome.value:.1f}%"
+    best = f"; best {100 * event.best[0]:.1f}% (trial {event.best[1]})" if event.best else ""
+    wait = f"; {_time(left)} left" if event.done < event.of else ""
+    return f"{title}: {event.done} of {event.of}: {_which(title, event.job)}: {how}{best}{wait}"
+
+
+def _time(seconds: float) -> str:
+    """For eyes.
+
+    >>> _time(5), _time(600), _time(20_000)
+    ('5 s', '10 min', '5.6 h')
+    """
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

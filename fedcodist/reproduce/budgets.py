@@ -1,0 +1,221 @@
+"""Three budgets for the same tables: `smoke` on embedded data in minutes, `small` on real data in hours, `full` as the paper did it.
+
+A budget says, for each family of cells, from which shipped config they are made and what is set on top of it; nothing here trains. Where
+data cannot give a cell, its family says why. What is smaller than in the paper is written down beside it: 300 of 1,500
+rounds is a fifth, and a codistillation every 40 instead of every 200 rounds keeps the paper's seven of them, the last one half a period
+before the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fedcodist.reproduce import paper
+
+
+@dataclass(frozen=True)
+class Family:
+    """The cells on one kind of data: a shipped config of plain FedAvg in the central column, and what is set on top of it."""
+
+    data: str  # in words
+    config: str
+    methods: Mapping[str, str]  # {method: its table in TOML}
+    given: tuple[str, ...] = ()
+    columns: Mapping[str, int] = field(default_factory=dict)  # {|P_H|: clients of the large pool}; the middle one is central
+    unit: str = "examples"  # that |P_H| is counted in
+    outside_data: str = ""  # the out-of-domain public data, in words
+    outside: tuple[str, ...] = ()  # what chooses it
+    without: str = ""  # why there is none
+    sizes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # Figure 4: {public examples: what chooses them}
+    sizeless: str = ""  # why there are none
+    domains: Mapping[str, str] = field(default_factory=dict)  # Table 2: {the paper's column: our domain}
+    paper: bool = True  # whether the paper's numbers stand beside these
+
+    @property
+    def central(self) -> str:
+        """The column where both models do about equally well."""
+        return list(self.columns)[len(self.columns) // 2]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much is spent."""
+
+    name: str
+    says: str  # in a sentence
+    rounds: int
+    period: int
+    seeds: tuple[int, ...]  # of the central column with in-domain data, of the domain shift, and of the two ends of Figure 4
+    elsewhere: tuple[int, ...]  # of all other cells
+    after: tuple[int, ...]  # rounds after a codistillation that Figure 3 shows
+    every: int  # rounds between evaluations where pools are domain-shifted
+    families: Mapping[str, Family]  # of Table 1 and Figure 4
+    shifted: Mapping[str, Family]  # of Table 2 and Figure 3
+    decides: bool = True  # whether its numbers say anything about the paper's claims
+
+
+def methods(period: int, steps: int, merged_steps: int, batch: int, alpha: str = "0.5") -> dict[str, str]:
+    """The three methods as TOML tables."""
+    return {
+        "fedavg": '{ kind = "fedavg" }',
+        "periodic": f'{{ kind = "periodic", period = {period}, distill = {{ steps = {steps}, batch = {batch} }} }}',
+        "merged": f'{{ kind = "merged", alpha = {alpha}, distill = {{ steps = {merged_steps}, batch = {batch} }} }}',
+    }
+
+
+def _sizes(whole: int, share: float = 1.0) -> dict[str, tuple[str, ...]]:
+    """Figure 4's sizes, scaled; the whole is the in-domain cell of Table 1."""
+    scaled = [round(share * size) for size in paper.FIGURE_4]
+    return {str(size): () if size == whole else (f"task.public_size={size}",) for size in scaled}
+
+
+SMALL_ROUNDS, SMALL_PERIOD = 300, 40
+SMOKE_ROUNDS, SMOKE_PERIOD = 15, 6
+QUESTIONS = {"answers": "answer", "questions": "question", "mixed": "all"}
+LIBRARY = {"answers": "comment", "questions": "docstring", "mixed": "all"}
+ONLY_OF = ('pools.small.clients={ where = { main_domain = "comment" } }', 'pools.large.clients={ where = { main_domain = "docstring" } }')
+TINY_TEXT = '{ kind = "stdlib_text", modules = 160, vocab = 500, length = 12, max_examples = 40 }'
+
+SMOKE = Budget(
+    name="smoke",
+    says=f"embedded data, {SMOKE_ROUNDS} rounds, tiny cohorts: it shows that everything runs, and decides nothing",
+    rounds=SMOKE_ROUNDS,
+    period=SMOKE_PERIOD,
+    seeds=(0, 1),
+    elsewhere=(0, 1),
+    after=(1, 2, 3),
+    every=3,
+    families={
+        "images": Family(
+            data="Fashion-MNIST in small",
+            config="quick/demo",
+            given=(f"rounds={SMOKE_ROUNDS}",),
+            methods=methods(SMOKE_PERIOD, 20, 5, 32, alpha='{ kind = "linear", start = 0.95, end = 0.6 }'),
+            columns={"300": 6, "450": 9, "600": 12},
+            outside_data="drawn shapes",
+            outside=("task.public=out_of_domain",),
+            sizes=_sizes(1_350, 0.1),
+        ),
+        "language": Family(
+            data="Python's standard library",
+            config="quick/demo",
+            given=(
+                f"rounds={SMOKE_ROUNDS}",
+                f"task={TINY_TEXT}",
+                'pools.small.model={ kind = "lstm", layers = 1, embed = 16, hidden = 16 }',
+                'pools.large.model={ kind = "lstm", layers = 2, embed = 32, hidden = 32 }',
+                "pools.small.cohort=5",
+                'pools.small.work={ kind = "local_sgd", lr = 1.0, epochs = 1, batch = 20 }',
+                'pools.small.server={ kind = "adam", lr = 0.03 }',
+                'pools.large.server={ kind = "adam", lr = 0.03 }',
+            ),
+            methods=methods(SMOKE_PERIOD, 10, 4, 32, alpha='{ kind = "linear", start = 0.95, end = 0.6 }'),
+            columns={"6": 6, "12": 12, "24": 24},
+            unit="clients",
+            outside_data="the language reference",
+            outside=("task.public=out_of_domain",),
+        ),
+    },
+    shifted={
+        "language": Family(
+            data="Python's standard library, comments and docstrings in the place of answers and questions",
+            config="quick/text",
+            given=(f"rounds={SMOKE_ROUNDS}", f"task={TINY_TEXT}", "pools.small.cohort=5", *ONLY_OF),
+            methods=methods(SMOKE_PERIOD, 10, 4, 32),
+            domains=LIBRARY,
+        )
+    },
+    decides=False,
+)
+
+SMALL = Budget(
+    name="small",
+    says=f"real data, {SMALL_ROUNDS} rounds instead of the paper's {paper.ROUNDS:,}, and a periodic codistillation every {SMALL_PERIOD} "
+    f"rounds instead of every {paper.PERIOD}",
+    rounds=SMALL_ROUNDS,
+    period=SMALL_PERIOD,
+    seeds=(0, 1, 2),
+    elsewhere=(0,),
+    after=(1, 2, 5, 10, 20),
+    every=10,
+    families={
+        "images": Family(
+            data="CIFAR-100",
+            config="paper/cifar-fedavg-4700",
+            given=(f"rounds={SMALL_ROUNDS}", "evaluate_every=15"),
+            methods=methods(SMALL_PERIOD, paper.PERIODIC_STEPS, paper.MERGED_STEPS, 64),
+            columns=paper.IMAGE_SIZES,
+            outside_data="CIFAR-10",
+            outside=("task.public=cifar10",),
+            sizes=_sizes(13_500),
+        ),
+        "language": Family(  # 10,004 possible next words make a batch of sentences dear: 32 of them
+            data="StackExchange",
+            config="study/stackexchange-fedavg",
+            given=(f"rounds={SMALL_ROUNDS}", "evaluate_every=15"),
+            methods=methods(SMALL_PERIOD, paper.PERIODIC_STEPS, paper.MERGED_STEPS, 32),
+            columns={"43": 43, "87": 87, "174": 174},
+            unit="clients",
+            outside_data="Reddit",
+            outside=("task.public=reddit",),
+        ),
+    },
+    shifted={
+        "language": Family(
+            data="StackExchange",
+            config="study/stackexchange-shift-fedavg",
+            given=(f"rounds={SMALL_ROUNDS}",),
+            methods=methods(SMALL_PERIOD, paper.PERIODIC_STEPS, paper.MERGED_STEPS, 32),
+            domains=QUESTIONS,
+        ),
+        "library": Family(
+            data="Python's standard library, comments and docstrings in the place of answers and questions",
+            config="quick/text",
+            given=(f"rounds={SMALL_ROUNDS}", *ONLY_OF),
+            methods=methods(SMALL_PERIOD, paper.PERIODIC_STEPS, paper.MERGED_STEPS, 32),
+            domains=LIBRARY,
+            paper=False,
+        ),
+    },
+)
+
+FULL = Budget(
+    name="full",
+    says=f"the paper's own {paper.ROUNDS:,} rounds on the paper's own data",
+    rounds=paper.ROUNDS,
+    period=paper.PERIOD,
+    seeds=(0, 1, 2, 3, 4),
+    elsewhere=(0, 1, 2, 3, 4),
+    after=(1, 2, 5, 10, 20, 50, 100),
+    every=50,
+    families={
+        "images": Family(
+            data="CIFAR-100",
+            config="paper/cifar-fedavg-4700",
+            methods=methods(paper.PERIOD, paper.PERIODIC_STEPS, paper.MERGED_STEPS, 128),
+            columns=paper.IMAGE_SIZES,
+            outside_data="CIFAR-10",
+            outside=("task.public=cifar10",),
+            sizes=_sizes(13_500),
+        ),
+        "language": Family(
+            data="Stack Overflow",
+            config="paper/stackoverflow-fedavg-296k",
+            methods=methods(paper.PERIOD, paper.PERIODIC_STEPS, paper.MERGED_STEPS, 128),
+            columns=paper.LANGUAGE_SIZES,
+            outside_data="C4",
+            outside=("task.public=c4",),
+        ),
+    },
+    shifted={
+        "language": Family(
+            data="Stack Overflow",
+            config="paper/shift-fedavg",
+            methods=methods(paper.PERIOD, paper.PERIODIC_STEPS, paper.MERGED_STEPS, 128),
+            domains=QUESTIONS,
+        )
+    },
+)
+
+BUDGETS = {budget.name: budget for budget in (SMOKE, SMALL, FULL)}

@@ -1,0 +1,255 @@
+"""What is to be run for a table or figure under a budget: a list of cells, each a config with its seeds. Nothing is loaded or trained.
+
+A cell is a row (a method and its public data) in a column (the size of the large model's pool) of a family (images, language). Its run
+directory is named by the identity of its config, so cells of different tables that are the same experiment are one run; the FedAvg twin
+of a family and column is one of them. Settings that were tuned for a family, method and budget are laid over every cell of it, if
+`configs/tuned` has them. Deliberately absent: running (`running`) and judging (`claims`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from fedcodist import config, toml
+from fedcodist.config import Config
+from fedcodist.errors import ConfigError
+from fedcodist.report import _value as inline
+from fedcodist.reproduce import paper
+from fedcodist.reproduce.budgets import BUDGETS, Budget, Family
+from fedcodist.settings import nearest
+
+TUNED = Path(str(resources.files("fedcodist") / "configs" / "tuned"))
+TEACHING = {  # rows that the paper does not have: who teaches whom
+    "to-large": "topology={ large = { small = 1.0 } }",
+    "to-small": "topology={ small = { large = 1.0 } }",
+    "self": "topology=self",
+}
+LAID_OVER = ("pools", "method")  # all that tuning may have searched
+WHOLE_POOL = "pools.large.clients={}"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table, or rather two: the small and the large model's."""
+
+    id: str  # family/row/column/public data
+    family: str
+    row: str  # the method, and what is special about it
+    method: str
+    column: str
+    public: str  # in-domain, out-of-domain, a number of public examples, or nothing
+    clients: int | None  # of the large pool, where the column says so
+    config: Config | None  # none: `why` says what is missing
+    seeds: tuple[int, ...]
+    rank: int = 0  # lower ones are run first
+    twin: str = ""  # the cell of plain FedAvg that it is measured against
+    tuned: bool = False
+    why: str = ""
+    paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # {pool: {domain: percent}}
+    studies: Mapping[str, str] = field(default_factory=dict)  # {study that it is a row of: the cell that it is compared with there}
+
+    @property
+    def name(self) -> str:
+        """The directory of its runs: equal experiments have equal names, whatever table asks for them."""
+        assert self.config is not None
+        return f"{self.family}-{config.identity(self.config)[:12]}"
+
+
+def cells(table: str, budget: str) -> list[Cell]:
+    """All cells of a table, of a figure or of the studies, in the order of their rows."""
+    if budget not in BUDGETS:
+        raise ConfigError(f"--budget: got {budget}; allowed {' | '.join(BUDGETS)}")
+    if table not in paper.TABLES:
+        raise ConfigError(f"reproduce: got {table}; allowed {' | '.join(paper.TABLES)}")
+    from fedcodist.reproduce import studies  # here: studies are made of the cells of tables
+
+    made = {"table1": _table_1, "table2": _table_2, "figure3": _table_2, "figure4": _figure_4, "studies": studies.all_cells}[table]
+    return list(made(BUDGETS[budget]))
+
+
+def choose(every: Sequence[Cell], patterns: Sequence[str], seeds: Sequence[int] | None = None) -> list[Cell]:
+    """The cells whose ids match one of the patterns, as file names do, or whose study has this name; all without a pattern. FedAvg twins,
+    and what a study compares with, come with their cells. `seeds` replaces those of the budget."""
+    if seeds is not None:
+        every = [replace(cell, seeds=tuple(seeds)) for cell in every]
+    if not patterns:
+        return list(every)
+    ids = [cell.id for cell in every]
+    chosen: set[str] = set()
+    for pattern in patterns:
+        matched = [cell.id for cell in every if fnmatchcase(cell.id, pattern) or pattern in cell.studies]
+        if not matched:
+            hint = nearest(pattern, ids) or "--list shows them all"
+            raise ConfigError(f"--cell: got {pattern!r}; allowed the id of a cell, or a pattern such as 'images/*' ({hint})")
+        chosen.update(matched)
+    chosen |= {other for cell in every if cell.id in chosen for other in (cell.twin, *cell.studies.values())}
+    return [cell for cell in every if cell.id in chosen]
+
+
+def _table_1(budget: Budget) -> Iterator[Cell]:
+    for name, family in budget.families.items():
+        for column in family.columns:
+            yield _fedavg(budget, name, family, column)
+            for public in ("in-domain", "out-of-domain"):
+                for method in ("periodic", "merged"):
+                    yield _codistilled(budget, name, family, column, method, public)
+        yield from _extra(budget, name, family)
+
+
+def _fedavg(budget: Budget, name: str, family: Family, column: str) -> Cell:
+    central = column == family.central
+    made, tuned = _config(budget, name, family, "fedavg", _clients(family, column))
+    return Cell(
+        id=f"{name}/fedavg/{column}",
+        family=name,
+        row="fedavg",
+        method="fedavg",
+        column=column,
+        public="",
+        clients=family.columns[column],
+        config=made,
+        seeds=budget.seeds if central else budget.elsewhere,
+        rank=0 if central else 2,
+        tuned=tuned,
+        paper=_paper_1(name, family, column, "fedavg", ""),
+    )
+
+
+def _codistilled(budget: Budget, name: str, family: Family, column: str, method: str, public: str) -> Cell:
+    central, inside = column == family.central, public == "in-domain"
+    missing = not inside and not family.outside
+    given = (*_clients(family, column), *(() if inside else family.outside))
+    made, tuned = (None, False) if missing else _config(budget, name, family, method, given)
+    return Cell(
+        id=f"{name}/{method}/{column}/{public}",
+        family=name,
+        row=method,
+        method=method,
+        column=column,
+        public=public,
+        clients=family.columns[column],
+        config=made,
+        seeds=budget.seeds if central and inside else budget.elsewhere,
+        rank=(0 if inside else 1) if central else 2,
+        twin=f"{name}/fedavg/{column}",
+        tuned=tuned,
+        why=family.without if missing else "",
+        paper=_paper_1(name, family, column, method, public),
+    )
+
+
+def _extra(budget: Budget, name: str, family: Family) -> Iterator[Cell]:
+    """Rows that a reader asks for, in the central column: teaching one way only, hearing only oneself, the large model on all clients."""
+    column = family.central
+    for method in ("periodic", "merged"):
+        for kind, who in TEACHING.items():
+            made, tuned = _config(budget, name, family, method, (*_clients(family, column), who))
+            row = f"{method}-{kind}"
+            cell = Cell(
+                f"{name}/{row}/{column}/in-domain", name, row, method, column, "in-domain", family.columns[column], made, budget.seeds
+            )
+            yield replace(cell, rank=3, twin=f"{name}/fedavg/{column}", tuned=tuned)
+    made, tuned = _config(budget, name, family, "fedavg", (WHOLE_POOL,))
+    cell = Cell(f"{name}/fedavg-all/all", name, "fedavg-all", "fedavg", "all", "", None, made, budget.seeds)
+    yield replace(cell, rank=3, twin=f"{name}/fedavg/{column}", tuned=tuned)
+
+
+def _table_2(budget: Budget) -> Iterator[Cell]:
+    after = "evaluate_after=[" + ", ".join(map(str, budget.after)) + "]"
+    for name, family in budget.shifted.items():
+        for method in ("fedavg", "periodic", "merged"):
+            # Figure 3 is drawn from the same runs, so both ask for its evaluations.
+            made, tuned = _config(budget, name, family, method, (f"evaluate_every={budget.every}", after))
+            numbers = paper.SHIFT[method] if family.paper else {}
+            printed = {pool: {family.domains[d]: pair[i] for d, pair in numbers.items()} for i, pool in enumerate(paper.POOLS)}
+            cell = Cell(
+                f"{name}/{method}/shift", name, method, method, "shift", "in-domain" if method != "fedavg" else "", None, made, budget.seeds
+            )
+            yield replace(cell, twin="" if method == "fedavg" else f"{name}/fedavg/shift", tuned=tuned, paper=printed)
+
+
+def _figure_4(budget: Budget) -> Iterator[Cell]:
+    name, family = "images", budget.families["images"]
+    column = family.central
+    yield _fedavg(budget, name, family, column)
+    ends = (next(iter(family.sizes), ""), *(size for size, given in family.sizes.items() if not given))
+    for method in ("periodic", "merged"):
+        whole = _codistilled(budget, name, family, column, method, "in-domain")
+        if not family.sizes:
+            yield replace(whole, id=f"{name}/{method}/{column}/sizes", public="sizes", config=None, why=family.sizeless, paper={})
+        for size, given in family.sizes.items():
+            if not given:
+                yield whole  # the in-domain cell of Table 1
+                continue
+            made, tuned = _config(budget, name, family, method, (*_clients(family, column), *given))
+            seeds = budget.seeds if size in ends else budget.elsewhere
+            cell = replace(whole, id=f"{name}/{method}/{column}/{size}", public=size, config=made, tuned=tuned, seeds=seeds, paper={})
+            yield replace(cell, rank=0 if size in ends else 1)
+
+
+def _clients(family: Family, column: str) -> tuple[str, ...]:
+    return (f"pools.large.clients={{ take = {family.columns[column]} }}",)
+
+
+def _paper_1(name: str, family: Family, column: str, method: str, public: str) -> dict[str, dict[str, float]]:
+    """The paper's numbers of the column in the same place."""
+    if not family.paper or name not in paper.TABLE_1:
+        return {}
+    row = paper.TABLE_1[name][method, public]
+    printed = list(row.values())[list(family.columns).index(column)] if len(family.columns) == len(row) else row[paper.CENTRAL[name]]
+    return {pool: {"all": number} for pool, number in zip(paper.POOLS, printed, strict=True)}
+
+
+def _config(budget: Budget, name: str, family: Family, method: str, more: Sequence[str]) -> tuple[Config, bool]:
+    """The config of a cell, and whether tuned settings were laid over it."""
+    given = [*family.given, f"method={family.methods[method]}", *more]
+    made = config.read(family.config, given)
+    path = TUNED / f"{name}-{method}-{budget.name}.toml"
+    if not path.is_file():
+        return made, False
+    return lay_over(made, path, family.config, given), True
+
+
+def lay_over(made: Config, path: Path, source: str, given: Sequence[str]) -> Config:
+    """A config with the keys of a TOML file on top, read as strictly as any other. The file may only say what tuning searches: `pools`
+    and `method`. It goes key by key; a pool that is `like` another has that one's tuned keys too, unless the file gives it its own."""
+    table = toml.read(path).table
+    odd = [key for key in table if key not in LAID_OVER]
+    if odd:
+        hint = nearest(odd[0], LAID_OVER) or "only what was searched"
+        raise ConfigError(f"{path.name}: got {odd[0]}; allowed {' and '.join(LAID_OVER)} ({hint})")
+    order = {name: place for place, name in enumerate(made.pools)}  # as declared: what others are like comes first
+    parts = sorted(_parts(table), key=lambda part: order.get(part[0][1] if len(part[0]) == 3 else "", len(order)))
+    given = list(given)
+    try:
+        for key, value in parts:
+            whole = config.plain(made)
+            for part in key:
+                whole = whole.get(part, {}) if isinstance(whole, dict) else {}
+            given.append(f"{'.'.join(key)}={inline(_over(whole, value))}")
+            made = config.read(source, given)
+    except ConfigError as error:
+        raise ConfigError("\n".join(f"{path.name}: {line.replace(' (--set)', '')}" for line in error.lines)) from None
+    return made
+
+
+def _parts(table: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """What is given whole again: pools.NAME.KEY and method.KEY; or whatever stands in the place of such a table, to be refused."""
+    for first, inner in table.items():
+        for second, value in inner.items() if isinstance(inner, dict) else [("", inner)]:
+            if first == "pools" and isinstance(value, dict):
+                yield from (((first, second, key), last) for key, last in value.items())
+            else:
+                yield (first, second) if second else (first,), value
+
+
+def _over(base: Any, given: Any) -> Any:
+    """A table on top of another, key by key; one that says its own `kind` replaces the other whole."""
+    if not isinstance(base, dict) or not isinstance(given, dict) or "kind" in given:
+        return given
+    return {**base, **{key: _over(base.get(key), value) for key, value in given.items()}}

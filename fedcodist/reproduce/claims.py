@@ -1,0 +1,272 @@
+"""Whether the paper's claims came out again: a verdict each, with the numbers and the rule that gave it. Pure: from result files alone.
+
+All rules speak of the 95 % interval of paired differences over seeds, on the test set (claim v: on the held-out set, which the curves are
+of). A gain is
+
+- reproduced, if its interval lies above zero;
+- not reproduced, if its interval lies below zero, or holds zero and is so narrow (half of it less than half of the paper's effect) that an
+  effect of the paper's size would have shown;
+- not decidable otherwise, and with fewer than two seeds.
+
+A claim of several parts is reproduced if all parts are, not reproduced if one is not, and otherwise not decidable. The rules of the parts
+that are no plain gains stand with them below. A budget on embedded data decides nothing, whatever its numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from fedcodist import compare
+from fedcodist.compare import dig, points
+from fedcodist.reproduce import paper
+
+REPRODUCED, NOT, OPEN = "reproduced", "not reproduced", "not decidable at this budget"
+SPEAKS_OF = {"table1": ("i", "ii", "iii"), "table2": ("iv",), "figure3": ("iv", "v"), "figure4": ("vi",), "studies": ()}
+TOLD = ""  # of a part that is said, and does not count
+MOST = 0.5  # "most of the gain" is more than this share of it
+
+
+class Verdict(NamedTuple):
+    """What is to be said of one claim."""
+
+    claim: paper.Claim
+    verdict: str
+    why: str
+
+
+class Part(NamedTuple):
+    """One part of a claim."""
+
+    verdict: str
+    why: str
+
+
+class Difference(NamedTuple):
+    """A mean over seeds, with its interval if there are two or more."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    seeds: int
+
+    def __str__(self) -> str:
+        interval = "" if self.low is None or self.high is None else f" [{points(self.low)}, {points(self.high)}]"
+        return f"{points(self.mean, sign=True)}{interval}, {self.seeds} seed{'' if self.seeds == 1 else 's'}"
+
+
+Cells = Mapping[str, Mapping[str, Any]]  # by id
+
+
+def judge(results: Sequence[Mapping[str, Any]]) -> list[Verdict]:
+    """A verdict on every claim that the result files of one budget speak of."""
+    cells: dict[str, Mapping[str, Any]] = {}
+    central: dict[str, list[str]] = {}
+    for result in results:
+        for cell in result["cells"]:
+            known = cells.get(cell["id"], {})
+            best = cell if len(cell["seeds"]) >= len(known.get("seeds", ())) else known
+            spikes = cell.get("spikes") or known.get("spikes")  # Figure 3 has them, and Table 2 the same runs without
+            cells[cell["id"]] = {**best, "spikes": spikes} if spikes else best
+        for name, family in result["families"].items():
+            if family["columns"]:
+                central[name] = family["columns"]
+    domains = next((r["families"]["language"]["domains"] for r in results if dig(r["families"], "language", "domains")), {})
+    decides = all(result["decides"] for result in results)
+    spoken_of = {name for result in results for name in SPEAKS_OF[result["table"]]}
+    return [
+        _verdict(claim, RULES[claim.name](cells, central.get("images", []), domains), decides)
+        for claim in paper.CLAIMS
+        if claim.name in spoken_of
+    ]
+
+
+def _verdict(claim: paper.Claim, parts: Sequence[Part], decides: bool) -> Verdict:
+    why = "; ".join(part.why for part in parts)
+    if not decides:
+        return Verdict(claim, OPEN, f"embedded data decides nothing; {why}")
+    return Verdict(claim, combine([part.verdict for part in parts if part.verdict != TOLD]), why)
+
+
+def combine(verdicts: Sequence[str]) -> str:
+    """The verdict on a claim of several parts.
+
+    >>> combine([REPRODUCED, REPRODUCED]), combine([REPRODUCED, NOT, OPEN])
+    ('reproduced', 'not reproduced')
+    >>> combine([REPRODUCED, OPEN]), combine([])
+    ('not decidable at this budget', 'not decidable at this budget')
+    """
+    if NOT in verdicts:
+        return NOT
+    return REPRODUCED if verdicts and all(verdict == REPRODUCED for verdict in verdicts) else OPEN
+
+
+def over(values: Sequence[float]) -> Difference | None:
+    """The mean of some values with its interval; None if there are none."""
+    low, high = compare.t_interval(values) or (None, None)
+    return Difference(fmean(values), low, high, len(values)) if values else None
+
+
+def lifts(gain: Difference | None, effect: float) -> str:
+    """The rule of a plain gain; `effect` is the paper's, as a share of 1.
+
+    >>> lifts(Difference(0.03, 0.01, 0.05, 3), 0.045), lifts(Difference(0.0, -0.01, 0.01, 3), 0.045)
+    ('reproduced', 'not reproduced')
+    >>> lifts(Difference(0.0, -0.03, 0.03, 3), 0.045), lifts(Difference(0.03, None, None, 1), 0.045)
+    ('not decidable at this budget', 'not decidable at this budget')
+    """
+    if gain is None or gain.low is None or gain.high is None:
+        return OPEN
+    if gain.low > 0:
+        return REPRODUCED
+    return NOT if gain.high < 0 or (gain.high - gain.low) / 2 < effect / 2 else OPEN
+
+
+def stays_below(gain: Difference | None, limit: float) -> str:
+    """The rule of "hardly": the whole interval is below the limit. Not reproduced if it is wholly above.
+
+    >>> stays_below(Difference(0.0, -0.01, 0.01, 3), 0.02), stays_below(Difference(0.03, 0.021, 0.04, 3), 0.02)
+    ('reproduced', 'not reproduced')
+    """
+    if gain is None or gain.low is None or gain.high is None:
+        return OPEN
+    return REPRODUCED if gain.high < limit else NOT if gain.low > limit else OPEN
+
+
+def is_positive(difference: Difference | None) -> str:
+    """The rule where the paper gives no number: above zero, below zero, or open."""
+    return lifts(difference, 0.0)
+
+
+def _values(cell: Mapping[str, Any] | None, pool: str, domain: str) -> dict[int, float]:
+    """{seed: test accuracy}."""
+    seeds, found = (cell or {}).get("seeds", []), dig(dict(cell or {}), "accuracy", pool, domain, "test") or []
+    return {seed: value for seed, value in zip(seeds, found, strict=False) if value is not None}
+
+
+def _gains(cells: Cells, name: str, pool: str, domain: str = "all") -> dict[int, float]:
+    """{seed: gain over the twin}."""
+    cell = cells.get(name)
+    mine, twin = _values(cell, pool, domain), _values(cells.get(str((cell or {}).get("twin"))), pool, domain)
+    return {seed: value - twin[seed] for seed, value in mine.items() if seed in twin}
+
+
+def _said(cells: Cells, name: str, what: str, gain: Difference | None, printed: str) -> str:
+    if gain is None:
+        return f"{what}: not run"
+    untuned = "" if dig(dict(cells.get(name) or {}), "tuned") else ", untuned"
+    return f"{what}: {gain}{untuned} (paper {printed})"
+
+
+def _lift(cells: Cells, name: str, pool: str, effect: float, what: str, domain: str = "all") -> Part:
+    gain = over(list(_gains(cells, name, pool, domain).values()))
+    return Part(lifts(gain, effect / 100), _said(cells, name, what, gain, points(effect / 100, sign=True)))
+
+
+def _claim_1(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -> list[Part]:
+    """The central column; the smaller one counts too where it has two seeds or more."""
+    parts = []
+    for column, place in zip(columns[:2], ("3100", "4700"), strict=False):
+        name = f"images/periodic/{column}/in-domain"
+        effect = paper.gain(paper.IMAGES, "periodic", "in-domain", place, "large")
+        part = _lift(cells, name, "large", effect, f"large, |P_H| = {int(column):,}")
+        parts.append(part._replace(verdict=TOLD) if place == "3100" and len(_gains(cells, name, "large")) < 2 else part)
+    return parts
+
+
+def _claim_2(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -> list[Part]:
+    """Both methods in the central column."""
+    column = columns[1] if len(columns) > 1 else ""
+    return [
+        _lift(
+            cells,
+            f"images/{method}/{column}/in-domain",
+            "small",
+            paper.gain(paper.IMAGES, method, "in-domain", "4700", "small"),
+            f"small, {compare.LABELS[method]}",
+        )
+        for method in ("periodic", "merged")
+    ]
+
+
+def _claim_3(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -> list[Part]:
+    """Both methods in the central column: the small model gains, and the large one gains less than the small one does in the paper."""
+    column, parts = columns[1] if len(columns) > 1 else "", []
+    for method in ("periodic", "merged"):
+        name, label = f"images/{method}/{column}/out-of-domain", compare.LABELS[method]
+        helped = paper.gain(paper.IMAGES, method, "out-of-domain", "4700", "small")
+        parts.append(_lift(cells, name, "small", helped, f"small, {label}"))
+        gain = over(list(_gains(cells, name, "large").values()))
+        printed = paper.gain(paper.IMAGES, method, "out-of-domain", "4700", "large")
+        parts.append(Part(stays_below(gain, helped / 100), _said(cells, name, f"large, {label}", gain, points(printed / 100, sign=True))))
+    return parts
+
+
+def _claim_4(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -> list[Part]:
+    """A gain on questions, and on answers a loss of less than half of the paper's gain on questions."""
+    name = "language/merged/shift"
+    effect = paper.shift_gain("merged", "questions", "small")
+    asked = _lift(cells, name, "small", effect, "small on questions", domains.get("questions", ""))
+    gain = over(list(_gains(cells, name, "small", domains.get("answers", "")).values()))
+    cost = None if gain is None else Difference(-gain.mean, _minus(gain.high), _minus(gain.low), gain.seeds)
+    printed = paper.shift_gain("merged", "answers", "small")
+    return [asked, Part(stays_below(cost, effect / 200), _said(cells, name, "small on answers", gain, points(printed / 100, sign=True)))]
+
+
+def _claim_5(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -> list[Part]:
+    """For each model on the other pool's domain, held-out accuracy: above the round before at the codistillation, and less than half of
+    that jump left at the last round that is looked at."""
+    parts = []
+    for pool, domain in (("small", "questions"), ("large", "answers")):
+        changes = dig(dict(cells.get("language/periodic/shift") or {}), "spikes", pool, domains.get(domain, "")) or {}
+        if not changes:
+            parts.append(Part(OPEN, f"{pool} on {domain}: not run"))
+            continue
+        last = max(changes, key=int)
+        jump, kept = changes["0"], changes[last]
+        fades = [up / 2 - rest for up, rest in zip(jump, kept, strict=True)]
+        verdict = combine([is_positive(over(jump)), is_positive(over(fades))])
+        parts.append(Part(verdict, f"{pool} on {domain}: {over(jump)} at once, {points(fmean(kept), sign=True)} {last} rounds later"))
+    return parts
+
+
+def _claim_6(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -> list[Part]:
+    """The mean gain of both models with the fewest images is more than half of that with all of them, seed by seed; where all of them give
+    no gain that is above zero, there is nothing to keep."""
+    column, parts = columns[1] if len(columns) > 1 else "", []
+    for method in ("periodic", "merged"):
+        label, start = compare.LABELS[method], f"images/{method}/{column}/"
+        sizes = sorted(
+            (name for name in cells if name.startswith(start) and name[len(start) :].isdigit()), key=lambda n: int(n[len(start) :])
+        )
+        all_of_them = _both(cells, f"{start}in-domain")
+        few = _both(cells, sizes[0]) if sizes else {}
+        if not few or not all_of_them:
+            parts.append(Part(OPEN, f"{label}: not run"))
+            continue
+        most = over([few[seed] - MOST * all_of_them[seed] for seed in few if seed in all_of_them])
+        whole, some = over(list(all_of_them.values())), over(list(few.values()))
+        verdict = is_positive(most) if lifts(whole, 0.0) == REPRODUCED else OPEN
+        parts.append(Part(verdict, f"{label}, both models: {some} with {int(sizes[0][len(start) :]):,} images, {whole} with all"))
+    return parts
+
+
+def _both(cells: Cells, name: str) -> dict[int, float]:
+    """{seed: the mean gain of the two models}."""
+    small, large = (_gains(cells, name, pool) for pool in paper.POOLS)
+    return {seed: (small[seed] + large[seed]) / 2 for seed in small if seed in large}
+
+
+def _minus(value: float | None) -> float | None:
+    return None if value is None else -value
+
+
+RULES: dict[str, Callable[[Cells, Sequence[str], Mapping[str, str]], list[Part]]] = {
+    "i": _claim_1,
+    "ii": _claim_2,
+    "iii": _claim_3,
+    "iv": _claim_4,
+    "v": _claim_5,
+    "vi": _claim_6,
+}

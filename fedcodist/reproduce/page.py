@@ -1,0 +1,162 @@
+"""`docs/results.md` and marked blocks of other pages, from result files alone: no number on them is typed by hand.
+
+A block is what stands between `<!-- results: NAME -->` and `<!-- end -->`, where NAME is one of `blocks`. `check` says which pages differ
+from what the result files give. Figures are only linked here, and drawn by `figures`.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedcodist.errors import bad
+from fedcodist.reproduce import claims, figures, paper, results, sections, study_sections
+from fedcodist.reproduce.budgets import BUDGETS
+from fedcodist.settings import nearest
+
+Result = Mapping[str, Any]
+PAGE, FOLDER = "results.md", "results"
+MARK = re.compile(r"(<!-- results: (?P<name>[^>]*?) -->\n).*?(?=<!-- end -->)", re.DOTALL)
+TITLES = {
+    "table1": "Table 1: three sizes of the large model's pool, in-domain and out-of-domain public data",
+    "table2": "Table 2: pools of different domains",
+    "figure3": "Figure 3: pools of different domains, round by round",
+    "figure4": "Figure 4: how much public data is enough",
+    "studies": "Studies that go beyond the paper",
+}
+INTRO = """# Results
+
+Generated from result files of `fedcodist reproduce`: no number here is typed by hand. Accuracies are percent on the test set, with the
+standard deviation over seeds after ±. "Gain" is the paired difference to plain FedAvg on the same seeds, clients and initial models, in
+points, with its 95 % interval (Student's t over seeds); one seed gives no interval. In brackets after the paper's numbers is the paper's
+gain; it gives no seeds and no intervals.
+"""
+
+
+def load(folder: Path) -> list[results.Result]:
+    """All result files of a directory, the largest budget first, with the findings beside them that are written by hand."""
+    found = [results.read(path) for path in sorted(folder.glob("*.json"))] if folder.is_dir() else []
+    found = study_sections.with_findings(found, folder)
+    budgets = list(BUDGETS)[::-1]
+    return sorted(found, key=lambda r: (budgets.index(r["budget"]), paper.TABLES.index(r["table"])))
+
+
+def render(found: Sequence[Result], beside: str = f"{FOLDER}/", drawn: bool = True) -> str:
+    """The page. `beside` is where its figures are; without `drawn` they are left out."""
+    parts = [INTRO]
+    if not found:
+        parts.append("There are none yet: `fedcodist reproduce table1 --budget smoke` makes some in a few minutes.\n")
+    else:
+        parts += ["## What was run\n", sections.overview(found)]
+    for budget in dict.fromkeys(r["budget"] for r in found):
+        mine = [r for r in found if r["budget"] == budget]
+        if any(claims.SPEAKS_OF[r["table"]] for r in mine):
+            parts += [f"## The paper's claims, budget {budget}\n", sections.claims_block(mine)]
+        parts += [section(r, beside, drawn) for r in mine]
+    if found:
+        parts += ["## Provenance\n", sections.provenance(found)]
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts)
+
+
+def section(r: Result, beside: str = f"{FOLDER}/", drawn: bool = True) -> str:
+    """One table or figure under one budget."""
+    parts = [f"## {TITLES[r['table']]}, budget {r['budget']}\n"]
+    if r["table"] == "studies":
+        return "\n".join([*parts, *(study_sections.study(r, name) for name in study_sections.shown(r))])
+    pictures = figures.names(r) if drawn else []
+    for name, family in r["families"].items():
+        if len(r["families"]) > 1 or r["table"] == "table1":
+            parts.append(f"### {family['data'].partition(',')[0]}\n")
+        if r["table"] == "table1":
+            for column in family["columns"]:
+                parts.append(f"**{sections.column_name(family, column, r)}**\n")
+                parts.append(sections.table_1(r, name, column))
+            if together := sections.ensembles(r, name):
+                parts += ["Both models together, the mean of what they say, in the central column:\n", together]
+            if used := sections.settings(r, name):
+                parts += ["Settings in the central column:\n", used]
+            if spent := sections.costs(r, name):
+                parts += ["What a run costs in the central column:\n", spent]
+        elif r["table"] == "table2":
+            parts += [sections.table_2(r, name), "Settings:\n", sections.settings(r, name)]
+        elif r["table"] == "figure3":
+            parts.append(sections.spikes(r, name))
+        else:
+            parts.append(sections.figure_4(r))
+        parts += [
+            f"![{TITLES[r['table']]}]({beside}{p}.svg)\n" for p in pictures if p == f"{r['table']}-{r['budget']}" or p.endswith(f"-{name}")
+        ]
+    return "\n".join(parts)
+
+
+def blocks(found: Sequence[Result]) -> dict[str, Callable[[], str]]:
+    """What can be asked for by `<!-- results: NAME -->`: {name: what makes it}."""
+    made: dict[str, Callable[[], str]] = {}
+    for budget in dict.fromkeys(r["budget"] for r in found):
+        mine = [r for r in found if r["budget"] == budget]
+        if any(claims.SPEAKS_OF[r["table"]] for r in mine):
+            made[f"claims-{budget}"] = lambda mine=mine: sections.claims_block(mine)
+        made[f"overview-{budget}"] = lambda mine=mine: sections.overview(mine)
+    for r in found:
+        stem = f"{r['table']}-{r['budget']}"
+        made[stem] = lambda r=r: section(r, drawn=False)
+        if r["table"] == "studies":
+            made |= {f"{stem}/{name}": lambda r=r, name=name: study_sections.table(r, name) for name in study_sections.shown(r)}
+            continue
+        for name, family in r["families"].items():
+            if r["table"] == "table1":
+                made |= {f"{stem}/{name}/{c}": lambda r=r, name=name, c=c: sections.table_1(r, name, c) for c in family["columns"]}
+            elif r["table"] in ("table2", "figure3"):
+                made[f"{stem}/{name}"] = lambda r=r, name=name: (sections.table_2 if r["table"] == "table2" else sections.spikes)(r, name)
+            else:
+                made[f"{stem}/table"] = lambda r=r: sections.figure_4(r)
+    return made
+
+
+def fill(text: str, found: Sequence[Result], where: str = "page") -> str:
+    """A page with its marked blocks made again. A block of an unknown name, or without an end, is an error: it would stay as it is."""
+    known = blocks(found)
+    begun, whole = text.count("<!-- results:"), len(MARK.findall(text))
+    if begun != whole:
+        raise bad(where, f"{begun} marks of results, {whole} of them with an end", "<!-- results: NAME --> on a line, then <!-- end -->")
+
+    def fresh(match: re.Match[str]) -> str:
+        name = match["name"].strip()
+        if name not in known:
+            raise bad(where, f"a block of {name}", ", ".join(known) or "none: there are no result files", nearest(name, known))
+        return f"{match[1]}\n{known[name]().rstrip()}\n\n"
+
+    return MARK.sub(fresh, text)
+
+
+def pages(docs: Path, others: Iterable[Path] = ()) -> dict[Path, str]:
+    """{path: text} of the results page and of every other page with blocks, as the result files in `docs` give them."""
+    found = load(docs / FOLDER)
+    made = {docs / PAGE: render(found)}
+    for path in others:
+        text = path.read_text("utf-8")
+        if "<!-- results:" in text:
+            made[path] = fill(text, found, path.name)
+    return made
+
+
+def write(docs: Path, others: Iterable[Path] = (), drawn: bool = False) -> None:
+    """Write these pages; with `drawn` the figures too, as SVG only: a repository keeps every version of a PNG for ever."""
+    docs.mkdir(parents=True, exist_ok=True)
+    for path, text in pages(docs, others).items():
+        path.write_text(text, "utf-8")
+    if drawn:
+        with tempfile.TemporaryDirectory() as scratch:
+            for picture in (p for result in load(docs / FOLDER) for p in figures.draw(result, Path(scratch))):
+                shutil.copyfile(picture, docs / FOLDER / picture.name)
+
+
+def check(docs: Path, others: Iterable[Path] = ()) -> list[str]:
+    """The pages that are not what the result files give, and the figures that are not there."""
+    stale = [path.name for path, text in pages(docs, others).items() if not path.is_file() or path.read_text("utf-8") != text]
+    drawn = (docs / FOLDER / f"{name}.svg" for result in load(docs / FOLDER) for name in figures.names(result))
+    return stale + [path.name for path in drawn if not path.is_file()]

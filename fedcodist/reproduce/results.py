@@ -1,0 +1,293 @@
+"""What came out of a table or figure, as one small JSON file: each cell's accuracies by seed, gains over the FedAvg twin, cost, provenance.
+
+The file is all that the page, the figures and the claims are made from. Accuracies are shares of 1, rounded to four decimals, the paper's
+too; keys have a fixed order, and there is no clock, path or host name in it. Runs that are not finished are not counted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import fedcodist
+from fedcodist import compare, runs
+from fedcodist.compare import dig, number
+from fedcodist.config import plain
+from fedcodist.errors import bad
+from fedcodist.reproduce import paper, studies
+from fedcodist.reproduce.budgets import BUDGETS
+from fedcodist.reproduce.cells import Cell
+from fedcodist.reproduce.running import run_directory
+
+SCHEMA = 1
+DIGITS = 4
+SHORT = 120  # characters of JSON that stay on one line
+ENVIRONMENT = ("python", "numpy", "jax", "jaxlib", "optax", "fedcodist", "blas", "platform", "cpu", "cores", "backend", "kernels")
+COSTS = ("client_bytes", "client_flops", "server_flops", "server_steps")
+Result = dict[str, Any]
+
+
+def collect(table: str, budget: str, cells: Sequence[Cell], root: Path, failed: Mapping[str, str] | None = None) -> Result:
+    """The results of all cells, as far as their runs are finished."""
+    found = {cell.id: _finished(cell, root) for cell in cells}
+    _check_data(cells, found)
+    spent = BUDGETS[budget]
+    families = studies.families(spent) if table == "studies" else spent.shifted if table in ("table2", "figure3") else spent.families
+    used = dict.fromkeys(cell.family for cell in cells)
+    everyone = [run for mine in found.values() for run in mine]
+    return {
+        "schema": SCHEMA,
+        "table": table,
+        "budget": budget,
+        "says": spent.says,
+        "rounds": spent.rounds,
+        "paper_rounds": paper.ROUNDS,
+        "decides": spent.decides,
+        "families": {
+            name: {
+                "data": families[name].data,
+                "paper_data": {"images": paper.IMAGES_DATA, "language": paper.LANGUAGE_DATA}.get(name) if families[name].paper else None,
+                "outside_data": families[name].outside_data,
+                "unit": families[name].unit,
+                "columns": list(families[name].columns),
+                "sizes": list(families[name].sizes),
+                "domains": dict(families[name].domains),
+            }
+            for name in used
+        },
+        "cells": [_cell(table, cell, found[cell.id], found.get(cell.twin, [])) for cell in cells],
+        "failed": dict(sorted((failed or {}).items())),
+        "provenance": {
+            "version": fedcodist.__version__,
+            "commit": commit(),
+            "data": {_data(cell, families): found[cell.id][0].config.get("data") for cell in cells if found[cell.id]},
+            "environments": _distinct({key: run.environment.get(key) for key in ENVIRONMENT} for run in everyone),
+        },
+    }
+
+
+def _finished(cell: Cell, root: Path) -> list[Any]:
+    """All finished runs of a cell, by seed, also of seeds that an earlier command asked for."""
+    if cell.config is None:
+        return []
+    recorded = [runs.read(path) for path in runs.find(run_directory(cell, 0, root).parent, depth=1)]
+    done = compare.by_seed(recorded)
+    return [done[seed] for seed in sorted(done, key=str) if isinstance(seed, int)]
+
+
+def _check_data(cells: Sequence[Cell], found: Mapping[str, Sequence[Any]]) -> None:
+    """Runs on other data must not be averaged, or taken for twins."""
+    for cell in cells:
+        twin = found.get(cell.twin, []) if cell.public in ("", "in-domain") else []  # other public data is another digest
+        digests = {str(run.config.get("data")) for run in (*found[cell.id], *twin)}
+        if len(digests) > 1:
+            raise bad(cell.id, f"runs on {len(digests)} different data sets", "runs on the same data", "use another --out")
+
+
+def _cell(table: str, cell: Cell, mine: Sequence[Any], twin: Sequence[Any]) -> Result:
+    pools = compare.pools(mine)
+    gains = {(row["pool"], row["domain"]): row for row in (compare.paired(twin, mine) if twin and cell.twin else ())}
+    accuracy: dict[str, Any] = {}
+    for pool in pools:
+        accuracy[pool] = {}
+        for domain in compare.domains(mine):
+            values = _by_split(mine, pool, domain)
+            if not values["test"]:
+                continue
+            told: Result = {**values, **_summary(values["test"])}
+            if (row := gains.get((pool, domain))) is not None:
+                told["gain"] = {key: _round(row[key]) for key in ("difference", "low", "high")} | {"seeds": row["seeds"]}
+            accuracy[pool][domain] = told
+    missing = cell.config is None
+    state = (
+        "missing" if missing else "none" if not mine else "done" if {*cell.seeds} <= {compare.seed_of(run) for run in mine} else "partly"
+    )
+    found: Result = {
+        "id": cell.id,
+        "family": cell.family,
+        "row": cell.row,
+        "method": cell.method,
+        "column": cell.column,
+        "public": cell.public,
+        "clients": cell.clients,
+        "twin": cell.twin,
+        "state": state,
+        "why": cell.why,
+        "tuned": cell.tuned,
+        "wanted": list(cell.seeds),
+        "seeds": [compare.seed_of(run) for run in mine],
+        "rounds": None if cell.config is None else cell.config.rounds,
+        "run": "" if missing else f"{cell.name}/{cell.method}",
+        "data": next((str(run.config.get("data")) for run in mine), ""),
+        "identity": next((str(dig(run.result, "identity")) for run in mine), ""),
+        "paper": {pool: {domain: _share(value) for domain, value in of.items()} for pool, of in cell.paper.items()},
+        "accuracy": accuracy,
+        "cost": {what: round(value) for what in COSTS if (value := compare.mean(compare.cost_of(run, what) for run in mine)) is not None},
+        "settings": {} if cell.config is None else _settings(cell.config),
+    }
+    if ensemble := _ensemble(mine):
+        found["ensemble"] = ensemble
+    if table == "studies":
+        found["studies"] = dict(cell.studies)
+        found["distilled"] = len({t for pool in pools for t in compare.codistilled(mine, pool)})  # rounds
+    if table == "figure3" and mine:
+        found["curve"] = _curve(mine, pools)
+        if spikes := _spikes(mine, pools):
+            found["spikes"] = spikes
+    return found
+
+
+def _settings(config: Any) -> dict[str, Any]:
+    """What was tuned, or could have been: the method, and for each pool its rates, weight and temperature."""
+    table = plain(config)
+    told: dict[str, Any] = {"method": table["method"]}
+    for name, pool in table["pools"].items():
+        rates = {"client_lr": pool["work"].get("lr"), "server_lr": pool["server"].get("lr")}
+        told[name] = rates
+        if "distill" in table["method"]:
+            told[name] |= {f"distill_{key}": value for key, value in pool["learns"].items()} | pool["teaches"]
+    return told
+
+
+def _data(cell: Cell, families: Mapping[str, Any]) -> str:
+    """The data of a cell in words."""
+    family = families[cell.family]
+    if cell.public in ("", "in-domain"):
+        return family.data
+    return f"{family.data}, public {family.outside_data}" if cell.public == "out-of-domain" else f"{family.data}, {cell.public} public"
+
+
+def _by_split(mine: Sequence[Any], pool: str, domain: str) -> dict[str, list[float | None]]:
+    return {split: _known(number(dig(run.result, split, pool, domain, "accuracy")) for run in mine) for split in ("test", "held_out")}
+
+
+def _known(values: Iterable[float | None]) -> list[float | None]:
+    """Rounded, one for each seed; empty if no seed has one."""
+    rounded = [_round(value) for value in values]
+    return rounded if any(value is not None for value in rounded) else []
+
+
+def _summary(values: Sequence[float | None]) -> dict[str, float | None]:
+    known = [value for value in values if value is not None]
+    return {"mean": _round(fmean(known)), "spread": _round(compare.spread(known))}
+
+
+def _ensemble(mine: Sequence[Any]) -> dict[str, Any]:
+    """The two models together, {domain: ...}, of runs whose result has it."""
+    found = {}
+    for domain in dict.fromkeys(d for run in mine for d in dig(run.result, "ensemble", "test") or ()):
+        values = {s: _known(number(dig(run.result, "ensemble", s, domain, "accuracy")) for run in mine) for s in ("test", "held_out")}
+        if values["test"]:
+            found[domain] = {**values, **_summary(values["test"])}
+    return found
+
+
+def _curve(mine: Sequence[Any], pools: Sequence[str]) -> dict[str, Any]:
+    """Held-out accuracy by round: {pool: {domain: [[round, mean, lowest, highest], ...]}}, and the rounds of codistillation."""
+    lines: dict[str, Any] = {"codistilled": sorted({t for pool in pools for t in compare.codistilled(mine, pool)})}
+    if len(lines["codistilled"]) > 0.5 * compare.rounds_done(mine[0]):
+        lines["codistilled"] = "every round"
+    for pool in pools:
+        lines[pool] = {}
+        for domain in compare.domains(mine):
+            line = compare.series(mine, lambda row, pool=pool, domain=domain: dig(row, "held_out", pool, domain, "accuracy"))
+            lines[pool][domain] = [[t, *(_round(value) for value in values)] for t, *values in line]
+    return lines
+
+
+def _spikes(mine: Sequence[Any], pools: Sequence[str]) -> dict[str, Any]:
+    """What a periodic codistillation does: {pool: {domain: {rounds after it: [change since the round before, by seed]}}}, the mean over
+    the codistillations of a run that have all of these rounds."""
+    after = dig(mine[0].config, "evaluate_after") or []
+    period = dig(mine[0].config, "method", "period")
+    if not isinstance(period, int) or not after:
+        return {}
+    offsets = [0, *after]
+    found: dict[str, Any] = {}
+    for pool in pools:
+        found[pool] = {}
+        for domain in compare.domains(mine):
+            seen = [_changes(run, pool, domain, offsets) for run in mine]
+            if all(seen):
+                found[pool][domain] = {str(k): [_round(of_run[k]) for of_run in seen] for k in offsets}
+    return found
+
+
+def _changes(run: Any, pool: str, domain: str, offsets: Sequence[int]) -> dict[int, float]:
+    """{rounds after a codistillation: mean change of held-out accuracy since the round before it} of one run; empty if none is whole."""
+    line = {t: value for t, value, *_ in compare.series([run], lambda row: dig(row, "held_out", pool, domain, "accuracy"))}
+    whole = [t for t in compare.codistilled([run], pool) if t - 1 in line and all(t + k in line for k in offsets)]
+    return {k: fmean(line[t + k] - line[t - 1] for t in whole) for k in offsets} if whole else {}
+
+
+def commit() -> str | None:
+    """The commit of the checkout that this package is in; None if it is in none. Read from git's files: git itself may be absent."""
+    try:
+        place = Path(fedcodist.__file__).parent.parent / ".git"
+        if place.is_file():  # a worktree: its own HEAD, and the references of the main one
+            place = (place.parent / place.read_text("utf-8").partition("gitdir:")[2].strip()).resolve()
+        head = (place / "HEAD").read_text("utf-8").strip()
+        if not head.startswith("ref:"):
+            return head[:40] or None
+        name = head.partition(":")[2].strip()
+        shared = place / (place / "commondir").read_text("utf-8").strip() if (place / "commondir").is_file() else place
+        for folder in (place, shared):
+            if (folder / name).is_file():
+                return (folder / name).read_text("utf-8").strip() or None
+        packed = (shared / "packed-refs").read_text("utf-8").splitlines()
+        return next((line.split()[0] for line in packed if line.endswith(f" {name}")), None)
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def read(path: Path) -> Result:
+    """A result file; DataError if it is none, or of another version."""
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise bad(str(path), f"{getattr(error, 'strerror', None) or 'no JSON'}", "a result file of `fedcodist reproduce`") from None
+    version = found.get("schema") if isinstance(found, dict) else None
+    if version != SCHEMA:
+        raise bad(
+            str(path), f"schema {version}", f"schema {SCHEMA}", "made by another version: run `fedcodist reproduce ... --report` again"
+        )
+    if found.get("table") not in paper.TABLES or found.get("budget") not in BUDGETS:
+        got = f"{found.get('table')} under budget {found.get('budget')}"
+        raise bad(str(path), got, f"{', '.join(paper.TABLES)} under {', '.join(BUDGETS)}")
+    return found
+
+
+def dump(value: Any, indent: str = "") -> str:
+    """JSON for people and for diffs: a line a key; lists of numbers, and whatever is short, on one line.
+
+    >>> print(dump({"a": [1, 2], "b": {"c": None}}))
+    {
+     "a": [1, 2],
+     "b": {"c": null}
+    }
+    """
+    inner = indent + " "
+    text = json.dumps(value)
+    if len(text) <= SHORT and not (isinstance(value, dict) and any(isinstance(item, dict) for item in value.values())):
+        return text
+    if isinstance(value, dict):
+        rows = (f"{inner}{json.dumps(str(key))}: {dump(item, inner)}" for key, item in value.items())
+        return "{\n" + ",\n".join(rows) + f"\n{indent}}}"
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        return "[\n" + ",\n".join(f"{inner}{dump(item, inner)}" for item in value) + f"\n{indent}]"
+    return text
+
+
+def _share(percent: Any) -> float | None:
+    return None if (value := number(percent)) is None else round(value / 100, DIGITS)
+
+
+def _round(value: Any) -> float | None:
+    return None if (known := number(value)) is None else round(known, DIGITS) + 0.0  # no minus zero
+
+
+def _distinct(tables: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in sorted({json.dumps(table, sort_keys=False) for table in tables})]

@@ -1,0 +1,211 @@
+"""Running cells: which runs they are, how far each is, in which order they go, and the loop over them.
+
+Every run is a run directory of `session`, so an interrupted command goes on where it was and finished runs are skipped. A run that
+diverges is noted and the others go on: a table with a hole in it says more than no table. Tasks are loaded once and let go when no run
+needs them any more.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, NamedTuple
+
+from fedcodist import checkpoint, compare, config, plan, runs, session
+from fedcodist.config import Config
+from fedcodist.reproduce import stores
+from fedcodist.reproduce.cells import Cell
+from fedcodist.screen import Screen, follow
+
+RUNS, FAILED = "runs", "failed.json"
+
+
+class Job(NamedTuple):
+    """One run: a cell and a seed."""
+
+    cell: Cell  # the first that asked for it
+    seed: int
+    config: Config
+    path: Path
+
+    @property
+    def task(self) -> str:
+        """Equal for runs that can share a loaded task."""
+        return checkpoint.canonical(config.plain(self.config)["task"])
+
+    @property
+    def title(self) -> str:
+        return f"{self.cell.id}, seed {self.seed}"
+
+
+class State(NamedTuple):
+    """How far a run is."""
+
+    at: int  # rounds in its journal
+    rounds: int
+    done: bool
+
+    def __str__(self) -> str:
+        return "done" if self.done else f"at round {self.at} of {self.rounds}" if self.at else "not begun"
+
+
+def jobs(chosen: Iterable[Cell], root: Path, workers: int | None = None) -> list[Job]:
+    """The runs of these cells, each once, in the order that leaves the most useful table at any early stop: the central column first, and
+    all methods of a seed before the next seed."""
+    found: dict[Path, Job] = {}
+    for cell in chosen:
+        if cell.config is None:
+            continue
+        made = replace(cell.config, name=cell.name, seeds=cell.seeds)
+        if workers is not None and hasattr(made.engine, "workers"):
+            made = replace(made, engine=replace(made.engine, workers=workers))
+        for seed in cell.seeds:
+            path = run_directory(cell, seed, root)
+            if path not in found or cell.rank < found[path].cell.rank:
+                found[path] = Job(cell, seed, made, path)
+    return sorted(found.values(), key=lambda job: (job.cell.rank, job.seed))  # stable: rows keep their order
+
+
+def run_directory(cell: Cell, seed: int, root: Path) -> Path:
+    """Where a cell's run of this seed is kept."""
+    return runs.run_path(root / RUNS, cell.name, cell.method, seed)
+
+
+def state(job: Job) -> State:
+    """How far a run is, from its directory alone."""
+    try:
+        recorded = runs.read(job.path)
+    except runs.NotARun:
+        return State(0, job.config.rounds, False)
+    return State(compare.rounds_done(recorded), job.config.rounds, compare.finished(recorded))
+
+
+class Pace:
+    """Seconds a round, as seen so far, by family and method."""
+
+    def __init__(self, seen: Iterable[Job] = ()) -> None:
+        self._seconds: dict[tuple[str, str], list[float]] = {}
+        for job in seen:
+            try:
+                timing = runs.read(job.path).timing[1:]  # the first round compiles
+            except runs.NotARun:
+                continue
+            seconds = [s for row in timing if (s := compare.number(row.get("seconds"))) is not None]
+            if seconds:
+                self.see(job, fmean(seconds))
+
+    def see(self, job: Job, seconds: float) -> None:
+        """One more run took so many seconds a round."""
+        self._seconds.setdefault((job.cell.family, job.cell.method), []).append(seconds)
+
+    def left(self, waiting: Sequence[tuple[Job, State]]) -> float | None:
+        """Seconds for the rounds that are left; None where nothing like them was run yet. A method that was never run is taken to be as
+        slow as the slowest of its family, or of all."""
+        total = 0.0
+        for job, now in waiting:
+            key = (job.cell.family, job.cell.method)
+            known = self._seconds.get(key) or [s for (f, _), v in self._seconds.items() if f == key[0] for s in v]
+            known = known or [s for v in self._seconds.values() for s in v]
+            if not known:
+                return None
+            usual = median(known) if key in self._seconds else max(known)
+            total += usual * (now.rounds - now.at)
+        return total
+
+
+def time_left(pace: Pace, waiting: Sequence[tuple[Job, State]]) -> str:
+    """In words."""
+    seconds = pace.left(waiting)
+    return "time left unknown until a run is over" if seconds is None else f"about {plan.duration(seconds)} left"
+
+
+def listing(chosen: Sequence[Cell], root: Path) -> tuple[list[dict[str, Any]], str]:
+    """A row for each cell and how far it is, and a sentence on the time that is left."""
+    every = jobs(chosen, root)
+    states = {job.path: state(job) for job in every}
+    rows = []
+    for cell in chosen:
+        mine = [] if cell.config is None else [states[run_directory(cell, seed, root)] for seed in cell.seeds]
+        counts = Counter(map(str, mine))
+        said = cell.why or ", ".join(f"{n} {what}" if len(counts) > 1 else what for what, n in counts.items())
+        rows.append(
+            {"cell": cell.id, "seeds": ",".join(map(str, cell.seeds)), "settings": "tuned" if cell.tuned else "untuned", "state": said}
+        )
+    waiting = [(job, states[job.path]) for job in every if not states[job.path].done]
+    done = len(every) - len(waiting)
+    left = f"; {time_left(Pace(every), waiting)}" if waiting else ""
+    return rows, f"{done} of {len(every)} runs are done{left}"
+
+
+def failed(place: Path) -> dict[str, str]:
+    """{run: why it could not be finished}, as noted by earlier commands."""
+    try:
+        table = json.loads((place / FAILED).read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {str(key): str(value) for key, value in table.items()} if isinstance(table, dict) else {}
+
+
+def note(place: Path, title: str, why: str | None) -> None:
+    """Remember that a run failed, or that it no longer does."""
+    known = failed(place)
+    if (why is None and title not in known) or known.get(title) == why:
+        return
+    known = {key: value for key, value in known.items() if key != title} | ({} if why is None else {title: why})
+    place.mkdir(parents=True, exist_ok=True)
+    checkpoint.replace_file(place / FAILED, (json.dumps(known, indent=1, sort_keys=True) + "\n").encode())
+
+
+def run(wanted: Sequence[Job], place: Path, quiet: bool = False, between: Callable[[], None] = lambda: None) -> dict[str, str]:
+    """Train what is not finished, in order. Gives back what failed in this call. `between` is called when all methods of a seed are over,
+    so that whoever waits for a table finds one."""
+    states = {job.path: state(job) for job in wanted}
+    waiting = [job for job in wanted if not states[job.path].done]
+    if not waiting:
+        return {}
+    stores.check((job.config.task for job in waiting), "or leave these cells out with --cell")
+    tasks = _load(waiting)
+    pace, wrong = Pace(wanted), {}
+    with Screen(quiet) as display:
+        if len(waiting) < len(wanted):
+            display.say(f"{len(wanted) - len(waiting)} of {len(wanted)} runs are finished already")
+    for place_in_line, job in enumerate(waiting):
+        rest = [(other, states[other.path]) for other in waiting[place_in_line:]]
+        with Screen(quiet) as display:  # one a run: dozens of finished bars would push each other off the terminal
+            display.say(f"run {len(wanted) - len(rest) + 1} of {len(wanted)}: {job.title} ({time_left(pace, rest)})")
+            start = time.monotonic()
+            try:
+                follow(session.perform(job.config, tasks[job.task], job.seed, job.path.parents[2]), display)
+            except session.DivergedRun as error:
+                wrong[job.title] = str(error).replace(f" ({job.path})", "")
+                note(place, job.title, wrong[job.title])
+                display.say(f"failed: {job.title}: {wrong[job.title]}")
+            except runs.Mismatch as error:
+                raise runs.Mismatch(str(error).replace("--name", "--out"), error.changes) from None
+            else:
+                note(place, job.title, None)
+                pace.see(job, (time.monotonic() - start) / max(1, job.config.rounds - states[job.path].at))
+        following = [other for other, _ in rest[1:]]
+        if not any(other.task == job.task for other in following):
+            del tasks[job.task]
+        if following and (following[0].cell.rank, following[0].seed) != (job.cell.rank, job.seed):
+            between()
+    return wrong
+
+
+def _load(waiting: Sequence[Job]) -> dict[str, Any]:
+    """Every task, once; and every config is tried on it, or the last cell could be refused after hours of training the others."""
+    tasks: dict[str, Any] = {}
+    tried: set[str] = set()
+    for job in waiting:
+        if job.task not in tasks:
+            tasks[job.task] = job.config.task.load()
+        if job.config.name not in tried:
+            config.assemble(job.config, tasks[job.task], job.seed)
+            tried.add(job.config.name)
+    return tasks

@@ -1,0 +1,300 @@
+"""The parts of the results page, each from result files: Markdown tables of the paper's numbers beside ours, settings, cost, provenance.
+
+Deliberately absent: the page around them (`page`) and any number that is not in a result file or in `paper`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedcodist import compare, tables
+from fedcodist.compare import dig, points
+from fedcodist.plots import si
+from fedcodist.reproduce import claims, figures, paper
+
+Result = Mapping[str, Any]
+DASH = "–"
+WAYS = {
+    "to-large": "the small model teaches the large one only",
+    "to-small": "the large model teaches the small one only",
+    "self": "each model hears only itself",
+    "all": "the large model on all clients: an upper bound",
+}
+
+
+def overview(found: Sequence[Result]) -> str:
+    """What each result file is of, and what is missing in it."""
+    rows = []
+    for r in found:
+        cells = [cell for cell in r["cells"] if cell["state"] != "missing"]
+        counts = [len(cell["seeds"]) for cell in cells]
+        runs_done = len({(cell["run"], seed) for cell in cells for seed in cell["seeds"]})
+        rows.append(
+            {
+                "what": f"`reproduce {r['table']} --budget {r['budget']}`",
+                "data": "; ".join(family["data"] for family in r["families"].values()),
+                "rounds (paper)": f"{r['rounds']:,} ({r['paper_rounds']:,})",
+                "seeds a cell": _span(counts),
+                "settings": _tuned(cells),
+                "cells finished": f"{sum(cell['state'] == 'done' for cell in cells)} of {len(cells)}",
+                "without data": str(len(r["cells"]) - len(cells)),
+                "runs": str(runs_done),
+            }
+        )
+    said = [tables.render(rows, "md"), ""]
+    said += [f"Budget {name}: {says}." for name, says in {r["budget"]: r["says"] for r in found}.items()]
+    wrong = dict(item for r in found for item in r["failed"].items())
+    if wrong:
+        said += ["", "Not finished, because they diverged:", "", *(f"- {title}: {why}" for title, why in sorted(wrong.items()))]
+    return "\n".join(said) + "\n"
+
+
+def claims_block(found: Sequence[Result]) -> str:
+    """A verdict on each claim; the rules are in `fedcodist/reproduce/claims.py`."""
+    rows = [{"claim": f"({v.claim.name}) {v.claim.text}", "verdict": v.verdict, "because": v.why} for v in claims.judge(found)]
+    return tables.render(rows, "md") + "\n"
+
+
+def table_1(r: Result, family: str, column: str) -> str:
+    """One column of one half of Table 1; the central one has the rows that the paper does not."""
+    central = r["families"][family]["columns"][len(r["families"][family]["columns"]) // 2]
+    rows = []
+    for cell in r["cells"]:
+        if cell["family"] == family and (cell["column"] == column or (cell["column"] == "all" and column == central)):
+            rows.append(
+                {"method": row_name(cell["row"]), "public data": _public(r, cell), "seeds": _seeds(cell)} | _numbers(r, cell, "all")
+            )
+    return tables.render(rows, "md") + "\n"
+
+
+def table_2(r: Result, family: str) -> str:
+    """Accuracy by domain; the small model learns the first one only, the large model the second."""
+    rows = []
+    for domain, ours in r["families"][family]["domains"].items():
+        for cell in (cell for cell in r["cells"] if cell["family"] == family):
+            shown = domain if domain == "mixed" else figures._domain(domain, ours)
+            rows.append({"test sentences": shown, "method": row_name(cell["row"]), "seeds": _seeds(cell)} | _numbers(r, cell, ours))
+    return f"{_beside(r, family)}{tables.render(rows, 'md')}\n"
+
+
+def _beside(r: Result, family: str) -> str:
+    """A line that says of what data the paper's numbers are, where they are of other data than ours."""
+    of = r["families"][family]
+    if of["paper_data"] in (None, of["data"]):
+        return ""
+    return f"The paper's numbers are of {of['paper_data']}, ours of {of['data']}; mixed is all of the test.\n\n"
+
+
+def spikes(r: Result, family: str) -> str:
+    """What one codistillation of PeriodicCodist does to held-out accuracy, in points, by rounds after it."""
+    cell = next((c for c in r["cells"] if c["family"] == family and c.get("spikes")), None)
+    if cell is None:
+        return "No finished run of PeriodicCodist yet.\n"
+    rows = []
+    for pool in paper.POOLS:
+        for domain, ours in r["families"][family]["domains"].items():
+            changes = dig(cell["spikes"], pool, ours)
+            if changes:
+                shown = domain if domain == "mixed" else figures._domain(domain, ours)
+                told = {("at it" if k == "0" else f"+{k}"): points(sum(v) / len(v), sign=True) for k, v in changes.items()}
+                rows.append({"model": pool, "held-out sentences": shown} | told)
+    lead = f"Change since the round before a codistillation, mean over codistillations and {_many(len(cell['seeds']), 'seed')}:"
+    return f"{lead}\n\n{tables.render(rows, 'md')}\n"
+
+
+def figure_4(r: Result) -> str:
+    """Accuracy by the number of public images."""
+    rows = []
+    for cell in r["cells"]:
+        if cell["state"] == "missing":
+            rows.append({"method": row_name(cell["row"]), "public images": cell["why"]})
+            continue
+        count = DASH if not cell["public"] else f"{figures.public(cell, r):,}"
+        rows.append(
+            {"method": row_name(cell["row"]), "public images": count, "seeds": _seeds(cell)} | _numbers(r, cell, "all", printed=False)
+        )
+    lead = "The paper averages the 25 best tuning runs of each size and prints no numbers; here every size has the same settings."
+    return f"{lead}\n\n{tables.render(rows, 'md')}\n"
+
+
+def ensembles(r: Result, family: str) -> str:
+    """The accuracy of both models together, where results have it."""
+    rows = []
+    for cell in r["cells"]:
+        told = dig(dict(cell), "ensemble", "all")
+        if told and cell["family"] == family and cell["row"] in compare.LABELS and _central(r, cell):
+            rows.append({"method": row_name(cell["row"]), "public data": _public(r, cell), "test accuracy, %": _accuracy(told)})
+    return tables.render(rows, "md") + "\n" if rows else ""
+
+
+def costs(r: Result, family: str) -> str:
+    """Bytes over the wire and work on the server, in the central column."""
+    rows = []
+    for cell in r["cells"]:
+        if cell["family"] == family and cell["cost"] and _central(r, cell):
+            cost = cell["cost"]
+            rows.append({"method": row_name(cell["row"]), "public data": _public(r, cell)})
+            rows[-1] |= {"client bytes": si(cost.get("client_bytes", 0), "B"), "client FLOPs": si(cost.get("client_flops", 0))}
+            rows[-1] |= {"server FLOPs": si(cost.get("server_flops", 0)), "server steps": f"{cost.get('server_steps', 0):,.0f}"}
+    return tables.render(rows, "md") + "\n" if rows else ""
+
+
+def settings(r: Result, family: str) -> str:
+    """The rates, weights and temperatures of the paper's own rows, in the central column; small and large model where they differ."""
+    rows = []
+    for cell in r["cells"]:
+        used = cell["settings"]
+        paper_row = cell["row"] in compare.LABELS and cell["public"] != "out-of-domain"
+        if not used or cell["family"] != family or not paper_row or not (_central(r, cell) or cell["column"] == "shift"):
+            continue
+        pools = [used[pool] for pool in used if pool != "method"]
+        row = {"method": row_name(cell["row"]), "settings": "tuned" if cell["tuned"] else "untuned"}
+        for key in ("client_lr", "server_lr"):
+            row[key.replace("_", " ")] = _each(pools, key)
+        method = used["method"]
+        distill = method.get("distill")
+        if distill:
+            taught = {"distill_lr": "distillation lr", "distill_decay": "its decay", "distill_self_weight": "self-weight"}
+            row |= {said: _each(pools, key) for key, said in taught.items()} | {"temperature": _each(pools, "temperature")}
+            row["steps x batch"] = f"{distill['steps']} x {distill['batch']}" + (
+                f", every {p} rounds" if (p := method.get("period")) else ""
+            )
+            row["alpha"] = _schedule(method.get("alpha"))
+        rows.append(row)
+    return tables.render(rows, "md") + "\n" if rows else ""
+
+
+def _each(pools: Sequence[Mapping[str, Any]], key: str) -> str:
+    """A setting of each pool; once if they share it."""
+    return " / ".join(dict.fromkeys(DASH if pool.get(key) is None else f"{pool[key]:.3g}" for pool in pools))
+
+
+def _schedule(alpha: Any) -> str:
+    """alpha in words."""
+    if not isinstance(alpha, dict):
+        return DASH
+    kind = alpha.get("kind")
+    if kind is None:
+        return ", ".join(f"{pool} {_schedule(inner)}" for pool, inner in alpha.items())
+    return (
+        f"{alpha['value']:.3g}" if kind == "constant" else f"{kind} " + ", ".join(f"{k} {v:.3g}" for k, v in alpha.items() if k != "kind")
+    )
+
+
+def provenance(found: Sequence[Result]) -> str:
+    """Versions, processors, digests."""
+    rows = []
+    for r in found:
+        of = r["provenance"]
+        where = [
+            f"{e.get('cpu')}, {_many(e.get('cores') or 0, 'core')}, Python {e.get('python')}, jax {e.get('jax')}"
+            for e in of["environments"]
+        ]
+        rows.append(
+            {
+                "file": f"{r['table']}-{r['budget']}.json",
+                "fedcodist": of["version"],
+                "commit": (of["commit"] or "no checkout")[:12],
+                "computed on": "; ".join(dict.fromkeys(where)) or DASH,
+                "data, SHA-256": "; ".join(f"{name} {str(digest)[:12]}" for name, digest in of["data"].items()) or DASH,
+            }
+        )
+    lead = "The files hold the whole digests, and each cell's config identity, which names its run directory."
+    return f"{tables.render(rows, 'md')}\n\n{lead}\n"
+
+
+def row_name(row: str) -> str:
+    """A row in words.
+
+    >>> row_name("merged-to-small")
+    'MergedCodist, the large model teaches the small one only'
+    """
+    method, _, way = row.partition("-")
+    return compare.LABELS.get(method, method) + (f", {WAYS.get(way, way)}" if way else "")
+
+
+def for_eyes(r: Result) -> list[dict[str, Any]]:
+    """Rows for a terminal: what each cell reached, pool by pool and domain by domain."""
+    rows = []
+    for cell in r["cells"]:
+        if not cell["seeds"]:
+            rows.append({"cell": cell["id"], "seeds": 0, "pool": "", "domain": "", "test accuracy, %": cell["why"] or "not run"})
+        for pool, of_pool in cell["accuracy"].items():
+            for domain, told in of_pool.items():
+                if domain != "all" and r["table"] in ("table1", "figure4"):
+                    continue
+                where = {"cell": cell["id"], "seeds": len(cell["seeds"]), "pool": pool, "domain": domain}
+                number = dig(cell["paper"], pool, domain)
+                printed = "" if number is None else f"{100 * number:.2f}"
+                rows.append(where | {"test accuracy, %": _accuracy(told), "paper": printed, "gain, points": _gain(told.get("gain"))})
+    return rows
+
+
+def _numbers(r: Result, cell: Mapping[str, Any], domain: str, printed: bool = True) -> dict[str, str]:
+    """The paper's and our numbers of both models."""
+    found = {}
+    twin = next((other for other in r["cells"] if other["id"] == cell["twin"]), None)
+    paper_data = r["families"][cell["family"]]["paper_data"]
+    for pool in paper.POOLS:
+        told = dig(dict(cell), "accuracy", pool, domain)
+        if printed and paper_data:
+            number, base = (dig(dict(c or {}), "paper", pool, domain) for c in (cell, twin))
+            gain = "" if number is None or base is None else f" ({100 * (number - base):+.2f})"
+            found[f"{pool}: paper"] = DASH if number is None else f"{100 * number:.2f}{gain}"
+        found[f"{pool}: ours"] = _accuracy(told) if told else cell["why"] or "not run"
+        found[f"{pool}: gain"] = _gain((told or {}).get("gain")) or DASH
+    return found
+
+
+def _accuracy(told: Mapping[str, Any]) -> str:
+    return f"{100 * told['mean']:.2f}" + ("" if told["spread"] is None else f" ± {100 * told['spread']:.2f}")
+
+
+def _gain(gain: Mapping[str, Any] | None) -> str:
+    if gain is None:
+        return ""
+    interval = "" if gain["low"] is None else f" [{100 * gain['low']:.2f}, {100 * gain['high']:.2f}]"
+    return f"{100 * gain['difference']:+.2f}{interval}"
+
+
+def _seeds(cell: Mapping[str, Any]) -> str:
+    return f"{len(cell['seeds'])}" + ("" if cell["state"] in ("done", "missing") else f" of {len(cell['wanted'])}")
+
+
+def _public(r: Result, cell: Mapping[str, Any]) -> str:
+    outside = r["families"][cell["family"]]["outside_data"]
+    return {"": DASH, "out-of-domain": outside or "out-of-domain"}.get(cell["public"], cell["public"])
+
+
+def column_name(family: Mapping[str, Any], column: str, r: Result) -> str:
+    """A column in words, and the paper's column that stands beside it."""
+    clients = next((c["clients"] for c in r["cells"] if c["column"] == column and c["clients"]), None)
+    shown = f"{int(column):,}" if column.isdigit() else column
+    size = f"|P_H| = {shown} {family['unit']}" + (f" ({clients} clients)" if clients and family["unit"] != "clients" else "")
+    if family["paper_data"] in (None, family["data"]):
+        return size
+    theirs = list(paper.IMAGE_SIZES if family["paper_data"] == paper.IMAGES_DATA else paper.LANGUAGE_SIZES)
+    place = family["columns"].index(column)
+    beside = theirs[place] if len(theirs) == len(family["columns"]) else theirs[1]
+    return f"{size}; the paper's numbers are of {family['paper_data']} with |P_H| = {beside}"
+
+
+def _tuned(cells: Sequence[Mapping[str, Any]]) -> str:
+    """Which settings were tuned: all, none, or those of some families and methods."""
+    yes, no = ({f"{cell['family']}/{cell['method']}" for cell in cells if cell["tuned"] == tuned} for tuned in (True, False))
+    return "untuned" if not yes else "tuned" if not no else f"tuned: {', '.join(sorted(yes))}; untuned: {', '.join(sorted(no))}"
+
+
+def _central(r: Result, cell: Mapping[str, Any]) -> bool:
+    columns = r["families"][cell["family"]]["columns"]
+    return cell["column"] == "all" or (bool(columns) and cell["column"] == columns[len(columns) // 2])
+
+
+def _span(counts: Sequence[int]) -> str:
+    known = sorted(set(counts))
+    return DASH if not known else str(known[0]) if len(known) == 1 else f"{known[0]} to {known[-1]}"
+
+
+def _many(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"

@@ -1,0 +1,47 @@
+"""The prepared stores that the paper's experiments and the StackExchange study need, and the command that prepares each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from fedcodist import store
+from fedcodist.errors import DataError, bad
+
+PREPARE = {
+    "cifar100": "fedcodist data prepare cifar100 --from PATH",
+    "cifar10": "fedcodist data prepare cifar10 --from PATH",
+    "stackoverflow": "fedcodist data prepare stackoverflow --from PATH",
+    "c4": "fedcodist data prepare c4 --from PATH",
+    "stackoverflow-shift": "fedcodist data prepare stackoverflow --name stackoverflow-shift --set clients=85000 --from PATH",
+    "stackexchange": "fedcodist data prepare text --name stackexchange --set min_examples=10 --set held_out_size=5000 "
+    "--set test_size=10000 --from stackexchange-sentences.tsv",
+    "reddit": "fedcodist data prepare text --name reddit --set 'client=\"\"' --set vocabulary=stackexchange "
+    "--from reddit2013-first-sentences.tsv",
+    "movies": "fedcodist data prepare text --name movies --set 'client=\"\"' --set vocabulary=stackexchange "
+    "--from movie-reviews-sentences.tsv",
+}
+
+
+def needed(task: Any) -> list[str]:
+    """The names of the stores that a task opens; none for embedded data.
+
+    >>> from fedcodist.tasks import Cifar100, Toy
+    >>> needed(Cifar100(public="cifar10")), needed(Toy())
+    (['cifar100', 'cifar10'], [])
+    """
+    if task.kind not in ("cifar100", "text"):
+        return []
+    return [task.data, *([task.public] if task.public != "in_domain" else [])]
+
+
+def check(tasks: Iterable[Any], hint: str = "") -> None:
+    """DataError, with a line for each store that is not there and how to prepare it."""
+    names = dict.fromkeys(name for task in tasks for name in needed(task))
+    wrong = []
+    for name in names:
+        if not (store.locate(name) / store.META).is_file():
+            how = PREPARE.get(name, "fedcodist data prepare; a config's header says how")
+            wrong += bad(f"data {name}", "no store of this name", "a prepared one", "; ".join(filter(None, (how, hint)))).lines
+    if wrong:
+        raise DataError("\n".join(wrong))

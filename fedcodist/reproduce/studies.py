@@ -1,0 +1,175 @@
+"""Four studies that go beyond the paper, as cells like those of its tables: what teaching in every round buys, a third pool, teachers that
+speak only where they are sure, and an alpha for each pool.
+
+- `cost`: MergedCodist whose alpha changes with the round. A round with alpha = 1 is plain FedAvg and costs the server nothing.
+- `pools`: models of a quarter, a half and the full width in three nested pools, against the paper's two.
+- `gate`: under domain shift each teacher's weight is multiplied, example by example, by exp(-entropy / gate).
+- `own-alpha`: in the largest column, where the large model is the stronger one, it has an alpha of its own and listens less.
+
+Cells of Tables 1 and 2 that a study compares with are taken as they are, so their runs are shared. Settings that were tuned are laid over
+a cell first; schedules and gates come on top, made from the alpha that is found there. Deliberately absent: words about what came out
+(`study_sections`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from fedcodist import config, settings
+from fedcodist.config import Config
+from fedcodist.report import _value as inline
+from fedcodist.reproduce import cells
+from fedcodist.reproduce.budgets import Budget, Family
+from fedcodist.reproduce.cells import Cell
+from fedcodist.schedule import After, Constant, Cosine, Every, Linear
+from fedcodist.types import Schedule
+
+STUDIES = ("cost", "pools", "gate", "own-alpha")
+RANKS = {"cost": 0, "own-alpha": 1, "gate": 2, "pools": 3}  # which studies are run first
+FEWER = {"small": {"cost": 2, "pools": 1, "own-alpha": 2}}  # of the budget's seeds, where two cores must do
+FAMILY = "images"  # of all studies but `gate`, which is of the domain-shifted families
+EVERY = (2, 5, 10)
+START = 0.95  # of a warm-up: bad teachers are hardly heard
+FIRST = 3  # FedAvg for the first one of so many parts of the rounds
+GATES = (0.5, 2.0)  # nats
+LISTENS_LESS = 0.9  # the stronger model's alpha
+HALF = "pools.small.clients={ share = 0.5 }"
+
+
+def all_cells(budget: Budget) -> list[Cell]:
+    """The cells of all studies, each once; one of several studies has the most seeds and the first rank that they ask for."""
+    found: dict[str, Cell] = {}
+    for cell in (*_cost(budget), *_pools(budget), *_gate(budget), *_own_alpha(budget)):
+        known = found.get(cell.id, cell)
+        seeds = max(known.seeds, cell.seeds, key=len)
+        found[cell.id] = replace(cell, seeds=seeds, rank=min(known.rank, cell.rank), studies={**known.studies, **cell.studies})
+    return list(found.values())
+
+
+def families(budget: Budget) -> dict[str, Family]:
+    """The families that studies are of. The images are never domain-shifted, so no name is taken twice."""
+    return {FAMILY: budget.families[FAMILY], **budget.shifted}
+
+
+def settled(alpha: Any) -> Any:
+    """The value that alpha comes to in the end, or stays at in the rounds that distil: what schedules are made from. A table by pool gives
+    a table by pool.
+
+    >>> settled(Constant(0.5)), settled(Linear(0.95, 0.6)), settled({"small": Every(2, 0.3), "large": Constant(0.9)})
+    (0.5, 0.6, {'small': 0.3, 'large': 0.9})
+    """
+    if isinstance(alpha, Mapping):
+        return {pool: settled(inner) for pool, inner in alpha.items()}
+    return alpha.end if isinstance(alpha, Linear | Cosine) else alpha.value
+
+
+def schedules(alpha: Any, rounds: int) -> dict[str, Any]:
+    """{row: alpha as a function of the round} of the study on cost, from a number or a table of numbers by pool.
+
+    >>> made = schedules(0.5, rounds=300)
+    >>> made["every-5"], made["after"]
+    (Every(k=5, value=0.5, otherwise=1.0), After(k=100, value=0.5, otherwise=1.0))
+    >>> made["warm-up"], made["cool-down"]
+    (Linear(start=0.95, end=0.5, over=0), Cosine(start=0.5, end=1.0, over=0))
+    """
+    if isinstance(alpha, Mapping):
+        by_pool = {pool: schedules(value, rounds) for pool, value in alpha.items()}
+        return {row: {pool: made[row] for pool, made in by_pool.items()} for row in schedules(1.0, rounds)}
+    found: dict[str, Schedule] = {f"every-{k}": Every(k, alpha) for k in EVERY}
+    found["warm-up"] = Linear(max(START, alpha), alpha)
+    found["after"] = After(rounds // FIRST, alpha)
+    found["cool-down"] = Cosine(alpha, 1.0)
+    return found
+
+
+def own_alpha(alpha: Any) -> dict[str, Any]:
+    """The shared alpha for the small model, and for the large one a value nearer to 1: 0.9, or half of the way where that is more.
+
+    >>> own_alpha(Constant(0.5)), own_alpha(Constant(0.9))["large"]
+    ({'small': Constant(value=0.5), 'large': Constant(value=0.9)}, Constant(value=0.95))
+    """
+    each = alpha if isinstance(alpha, Mapping) else {"small": alpha, "large": alpha}
+    listens = settled(each.get("large", Constant(1.0)))
+    return {**each, "large": Constant(max(LISTENS_LESS, round((1 + listens) / 2, 4)))}
+
+
+def halved(model: Any) -> Any:
+    """A model of half the width.
+
+    >>> from fedcodist.models import MODELS
+    >>> half = halved(MODELS["cnn"](filters=(16, 32, 32), dense=(64, 128)))
+    >>> half.filters, half.dense
+    ((8, 16, 16), (32, 64))
+    """
+    widths = {name: value for name in ("filters", "dense", "hidden", "embed") if (value := getattr(model, name, None)) is not None}
+    return replace(model, **{name: _half(value) for name, value in widths.items()})
+
+
+def _half(width: Any) -> Any:
+    return tuple(map(_half, width)) if isinstance(width, tuple) else max(1, width // 2)
+
+
+def _cost(budget: Budget) -> Iterator[Cell]:
+    family = budget.families[FAMILY]
+    column = family.central
+    plain = cells._codistilled(budget, FAMILY, family, column, "merged", "in-domain")
+    yield from _joined(budget, "cost", [cells._fedavg(budget, FAMILY, family, column), plain])
+    made = schedules(settled(_of(plain).method.alpha), _of(plain).rounds)
+    yield from _joined(budget, "cost", (_other(plain, row, alpha=alpha) for row, alpha in made.items()), plain.id)
+
+
+def _pools(budget: Budget) -> Iterator[Cell]:
+    family = budget.families[FAMILY]
+    column = family.central
+    two = [cells._fedavg(budget, FAMILY, family, column)]
+    two += [cells._codistilled(budget, FAMILY, family, column, method, "in-domain") for method in ("periodic", "merged")]
+    yield from _joined(budget, "pools", two)
+    small = config.read(family.config, family.given).pools["small"].model
+    quarter = {"like": "small", "model": settings.plain(halved(small)), "clients": {}}
+    given = (*cells._clients(family, column), HALF, f"pools.quarter={inline(quarter)}")
+    for cell in two:
+        made, tuned = cells._config(budget, FAMILY, family, cell.method, given)
+        twin = f"{FAMILY}/fedavg-three/{column}" if cell.twin else ""
+        three = replace(_renamed(cell, "three"), config=made, tuned=tuned, twin=twin)
+        yield from _joined(budget, "pools", [three])
+
+
+def _gate(budget: Budget) -> Iterator[Cell]:
+    for cell in cells._table_2(budget):
+        yield from _joined(budget, "gate", [cell])
+        if cell.method != "fedavg":
+            ways = {f"gate-{gate:g}": replace(_of(cell).method.distill, gate=gate) for gate in GATES}
+            yield from _joined(budget, "gate", (_other(cell, way, distill=distill) for way, distill in ways.items()), cell.id)
+
+
+def _own_alpha(budget: Budget) -> Iterator[Cell]:
+    family = budget.families[FAMILY]
+    column = list(family.columns)[-1]
+    shared = cells._codistilled(budget, FAMILY, family, column, "merged", "in-domain")
+    yield from _joined(budget, "own-alpha", [cells._fedavg(budget, FAMILY, family, column), shared])
+    yield from _joined(budget, "own-alpha", [_other(shared, "own-alpha", alpha=own_alpha(_of(shared).method.alpha))], shared.id)
+
+
+def _of(cell: Cell) -> Config:
+    assert cell.config is not None  # only out-of-domain cells can be without data
+    return cell.config
+
+
+def _joined(budget: Budget, study: str, rows: Iterable[Cell], against: str = "") -> Iterator[Cell]:
+    """Cells as rows of a study, with its seeds; `against` is the cell that they are compared with besides their FedAvg twin."""
+    seeds = budget.seeds[: FEWER.get(budget.name, {}).get(study)]
+    yield from (replace(cell, seeds=seeds, rank=RANKS[study], studies={study: against}) for cell in rows)
+
+
+def _other(cell: Cell, way: str, **changes: Any) -> Cell:
+    """The cell with other settings of its method; whatever was tuned stays."""
+    method = replace(_of(cell).method, **changes)
+    return replace(_renamed(cell, way), config=replace(_of(cell), method=method))
+
+
+def _renamed(cell: Cell, way: str) -> Cell:
+    """Another row in the place of this one; the paper has no numbers of it."""
+    row = f"{cell.row}-{way}"
+    return replace(cell, id=cell.id.replace(f"/{cell.row}/", f"/{row}/", 1), row=row, paper={})

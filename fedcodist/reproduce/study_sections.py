@@ -1,0 +1,226 @@
+"""The part of the results page on the studies that go beyond the paper: for each a question, a table and, where somebody has written one,
+a paragraph of findings.
+
+Findings are in `findings.md` beside the result files, a paragraph under a heading such as `## studies-small/cost`. They may only name
+numbers that stand in the study's own section, or they would go stale with the next run. All else is made from result files alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedcodist import compare, tables
+from fedcodist.compare import dig
+from fedcodist.errors import bad
+from fedcodist.reproduce import claims, figures, paper, sections, studies
+from fedcodist.reproduce.budgets import BUDGETS
+from fedcodist.reproduce.sections import DASH
+from fedcodist.settings import nearest
+
+Result = Mapping[str, Any]
+FINDINGS = "findings.md"
+TITLES = {
+    "cost": "How much server cost can be saved",
+    "pools": "Three pools against two",
+    "gate": "Teachers that speak only where they are sure",
+    "own-alpha": "An alpha for each pool",
+}
+QUESTIONS = {
+    "cost": "MergedCodist distils in every round. Here its alpha changes with the round; rounds in which it is 1 are plain FedAvg and cost "
+    f"the server nothing. The warm-up goes in equal steps from {studies.START} to the plain alpha, the cool-down from there to 1 along "
+    'half a cosine: both still distil in every round. "Late" is FedAvg for the first {first} of {rounds} rounds. Server FLOPs are a share '
+    "of those of plain MergedCodist, which the last difference of each model is also taken to, seed by seed.",
+    "pools": "A model of a quarter of the width on all clients, one of half the width on half of them, and the full one on the clients of "
+    "the large model's pool, each pool a part of the one before; all teach all. With two pools the half-width model has all clients. The "
+    "full-width model has the same clients in both. Gains are over FedAvg with as many pools.",
+    "gate": "Each teacher's weight is multiplied, example by example, by exp(-entropy / gate), with the entropy of what it says in nats: a "
+    "small gate listens to the surest teacher. The small model learns only the first kind of sentences, the large one only the second; "
+    "mixed is all of the test.",
+    "own-alpha": "In the largest pool the large model is the stronger one, and a shared alpha lets the weaker one teach it as much as it "
+    "is taught. Here the small model keeps that alpha and the large one has its own, nearer to 1.",
+}
+WIDTHS = {"quarter": "quarter width", "small": "half width", "large": "full width"}
+WAYS = {
+    "warm-up": "warm-up",
+    "cool-down": "cool-down",
+    "after": "late",
+    "own-alpha": "an alpha for each pool",
+    "three": "three pools",
+}
+NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+
+
+def shown(r: Result) -> list[str]:
+    """The studies of a result file."""
+    there = {name for cell in r["cells"] for name in cell.get("studies", ())}
+    return [name for name in studies.STUDIES if name in there]
+
+
+def study(r: Result, name: str) -> str:
+    """A study's section: the question, the table, the findings."""
+    told = table(r, name)
+    found = dig(dict(r), "findings", name)
+    if found:
+        _check(found, told, f"{FINDINGS}, {_stem(r['budget'], name)}")
+    return f"### {TITLES[name]}\n\n{told}" + (f"\n{found}\n" if found else "")
+
+
+def table(r: Result, name: str) -> str:
+    """The question and the table, for each family that it is of."""
+    mine = rows(r, name)
+    parts = [QUESTIONS[name].format(first=r["rounds"] // studies.FIRST, rounds=r["rounds"])]
+    for family in dict.fromkeys(cell["family"] for cell in mine):
+        told = [cell for cell in mine if cell["family"] == family]
+        parts += [f"**{_heading(r, family, told)}**", tables.render(TABLES[name](r, told), "md")]
+    return "\n\n".join(parts) + "\n"
+
+
+def rows(r: Result, name: str) -> list[dict[str, Any]]:
+    """The cells of a study, in its order."""
+    return [cell for cell in r["cells"] if name in cell.get("studies", ())]
+
+
+def row_name(row: str) -> str:
+    """A row in words.
+
+    >>> row_name("merged-every-5"), row_name("periodic-gate-0.5"), row_name("fedavg")
+    ('MergedCodist, every 5th round', 'PeriodicCodist, gate 0.5', 'FedAvg')
+    """
+    method, _, way = row.partition("-")
+    if way.startswith("every-"):
+        k = way.removeprefix("every-")
+        way = f"every {k}{'nd' if k == '2' else 'th'} round"
+    return sections.row_name(method) + (f", {WAYS.get(way, way.replace('gate-', 'gate '))}" if way else "")
+
+
+def server_share(r: Result, cell: Mapping[str, Any], reference: str) -> float | None:
+    """A cell's server FLOPs as a share of another's; None where one of them was not run."""
+    mine, other = (dig(dict(_cell(r, name) or {}), "cost", "server_flops") for name in (cell["id"], reference))
+    return mine / other if mine is not None and other else None
+
+
+def against(r: Result, cell: Mapping[str, Any], reference: str, pool: str, domain: str = "all") -> claims.Difference | None:
+    """The difference to another cell, seed by seed."""
+    mine, other = (claims._values(c, pool, domain) for c in (cell, _cell(r, reference)))
+    return claims.over([value - other[seed] for seed, value in mine.items() if seed in other])
+
+
+def _cost(r: Result, mine: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    plain = next((cell["studies"]["cost"] for cell in mine if cell["studies"].get("cost")), "")
+    found = []
+    for cell in mine:
+        share = server_share(r, cell, plain)
+        spent = {"server FLOPs": DASH if share is None else f"{100 * share:.1f} %"}
+        found.append(_row(r, cell, "cost", "plain") | spent | {"rounds that distil": str(cell["distilled"]) if cell["seeds"] else DASH})
+    return found
+
+
+def _pools(r: Result, mine: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each model, pools and method, the models together: what a third pool does is seen beside two."""
+    found, methods = [], list(compare.LABELS)
+    for pool, width in WIDTHS.items():
+        for cell in sorted(mine, key=lambda cell: (cell["row"].endswith("-three"), methods.index(cell["method"]))):
+            three = cell["row"].endswith("-three")
+            told = dig(dict(cell), "accuracy", pool, "all")
+            if told is None and pool == "quarter" and not three:
+                continue  # there is no such model
+            row = {"model": width, "pools": "three" if three else "two", "method": sections.row_name(cell["method"])}
+            gain = sections._gain((told or {}).get("gain")) or DASH
+            found.append(row | {"seeds": sections._seeds(cell), "test accuracy, %": _accuracy(cell, told), "gain": gain})
+    return found
+
+
+def _gate(r: Result, mine: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    found = []
+    for domain, ours in r["families"][mine[0]["family"]]["domains"].items():
+        said = domain if domain == "mixed" else figures._domain(domain, ours)
+        found += [{"test sentences": said} | _row(r, cell, "gate", "ungated", ours) for cell in mine]
+    return found
+
+
+def _own_alpha(r: Result, mine: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    found = []
+    for cell in mine:
+        alpha = sections._schedule(dig(dict(cell), "settings", "method", "alpha"))
+        found.append({"method": "", "alpha": alpha} | _row(r, cell, "own-alpha", "shared"))
+    return found
+
+
+TABLES = {"cost": _cost, "pools": _pools, "gate": _gate, "own-alpha": _own_alpha}
+
+
+def _row(r: Result, cell: Mapping[str, Any], name: str, what: str, domain: str = "all") -> dict[str, Any]:
+    """Both models of a cell: accuracy, gain over FedAvg, and the difference to what the study compares with."""
+    row = {"method": row_name(cell["row"]), "seeds": sections._seeds(cell)}
+    for pool in paper.POOLS:
+        told = dig(dict(cell), "accuracy", pool, domain)
+        difference = against(r, cell, cell["studies"].get(name, ""), pool, domain)
+        row[pool] = _accuracy(cell, told)
+        row[f"{pool}: gain"] = sections._gain((told or {}).get("gain")) or DASH
+        row[f"{pool}: against {what}"] = DASH if difference is None else _said(difference)
+    return row
+
+
+def _accuracy(cell: Mapping[str, Any], told: Mapping[str, Any] | None) -> str:
+    return sections._accuracy(told) if told else cell["why"] or "not run"
+
+
+def _said(difference: claims.Difference) -> str:
+    return sections._gain({"difference": difference.mean, "low": difference.low, "high": difference.high})
+
+
+def _heading(r: Result, family: str, mine: Sequence[Mapping[str, Any]]) -> str:
+    of, column = r["families"][family], mine[-1]["column"]
+    size = f", |P_H| = {int(column):,} {of['unit']}" if column.isdigit() else ""
+    plain = next((c for c in mine if c["row"] == "merged" and c["settings"]), None)
+    alpha = f", plain alpha {sections._schedule(plain['settings']['method']['alpha'])}" if plain else ""
+    return f"{of['data'].partition(',')[0]}{size}, {r['rounds']:,} rounds{alpha}"
+
+
+def _cell(r: Result, name: str) -> Mapping[str, Any] | None:
+    return next((cell for cell in r["cells"] if cell["id"] == name), None)
+
+
+def with_findings(found: Sequence[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """Result files, those of studies with the paragraphs that are written about them."""
+    path = folder / FINDINGS
+    written = read_findings(path.read_text("utf-8")) if path.is_file() else {}
+    told = []
+    for r in found:
+        mine = {name: text for name in studies.STUDIES if (text := written.get(_stem(r["budget"], name)))}
+        told.append({**r, "findings": mine} if mine and r["table"] == "studies" else r)
+    return told
+
+
+def read_findings(text: str) -> dict[str, str]:
+    """{studies-BUDGET/STUDY: its paragraph} of a findings file. What stands before the first heading is for its writers.
+
+    >>> read_findings("For writers.\\n\\n## studies-small/cost\\n\\nHalf of it\\ncan be saved.\\n")
+    {'studies-small/cost': 'Half of it\\ncan be saved.'}
+    """
+    known = [_stem(budget, name) for budget in BUDGETS for name in studies.STUDIES]
+    _, *parts = re.split(r"^## *(.*?) *$", text, flags=re.MULTILINE)
+    found: dict[str, str] = {}
+    for name, paragraph in zip(parts[::2], parts[1::2], strict=True):
+        if name not in known or name in found:
+            what = f"the heading {name!r}" + (" twice" if name in found else "")
+            raise bad(FINDINGS, what, f"each of {', '.join(known)} at most once", nearest(name, known))
+        found[name] = paragraph.strip()
+    return found
+
+
+def _check(paragraph: str, told: str, where: str) -> None:
+    """Refuse a number that does not stand in the section itself."""
+    there = set(NUMBER.findall(told))
+    odd = [number for number in NUMBER.findall(paragraph) if number not in there]
+    if odd:
+        raise bad(
+            where, f"the number {odd[0]}", "numbers of its own table, as they stand there", "results change, and so must what is said"
+        )
+
+
+def _stem(budget: str, name: str) -> str:
+    return f"studies-{budget}/{name}"

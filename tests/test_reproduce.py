@@ -1,0 +1,815 @@
+"""The paper's tables run again: which cells there are, how they are run and resumed, what is said of them, and that pages are not typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from fedcodist import cli, cli_reproduce, config, report, runs, session
+from fedcodist.errors import ConfigError, DataError
+from fedcodist.methods import PeriodicCodist
+from fedcodist.reproduce import cells, claims, figures, page, paper, results, running, sections, stores
+from fedcodist.reproduce.budgets import BUDGETS, FULL, SMALL, SMOKE, Budget, Family, methods
+from fedcodist.reproduce.claims import NOT, OPEN, REPRODUCED, Difference
+
+ROOT = Path(__file__).resolve().parent.parent
+ROUNDS = 8
+PLAIN = Family(
+    data="Gaussian classes",
+    config="quick/toy",
+    given=(f"rounds={ROUNDS}", "checkpoint_every=1"),
+    methods=methods(3, 4, 2, 20),
+    columns={"4": 4, "6": 6, "8": 8},
+    outside_data="fewer of them",
+    outside=("task.public=150",),
+    sizes={"60": ("task.public=60",), "100": ("task.public=100",), "200": ()},
+)
+SHIFTED = replace(
+    PLAIN,
+    given=(*PLAIN.given, "pools.small.domain=first", "pools.large.domain=second"),
+    columns={},
+    domains={"answers": "first", "questions": "second", "mixed": "all"},
+)
+TINY = Budget("smoke", "toys", ROUNDS, 3, (0, 1), (0,), (1, 2), 4, families={"images": PLAIN}, shifted={"language": SHIFTED}, decides=True)
+CENTRAL = ["images/periodic/6/in-domain", "images/merged/6/in-domain"]
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    monkeypatch.setitem(BUDGETS, "smoke", TINY)
+    monkeypatch.setattr(cli, "_prepare_jax", lambda: None)
+
+
+def command(*argv: str) -> int:
+    """The verb, with the command line's own parser class."""
+    parser = cli.Parser()
+    parser.add_argument("--quiet", action="store_true")
+    parser.add_argument("--format", default="table")
+    cli_reproduce.add(parser, cli.Once)
+    return cli_reproduce.run(parser.parse_args(argv))
+
+
+# -- the paper's numbers --
+
+
+def test_the_papers_numbers_are_those_of_its_tables():
+    assert paper.IMAGES["fedavg", ""]["3100"] == (31.84, 24.76)
+    assert paper.IMAGES["periodic", "in-domain"]["6300"] == (35.68, 37.20)
+    assert paper.IMAGES["merged", "out-of-domain"]["4700"] == (33.45, 31.02)
+    assert paper.LANGUAGE["periodic", "in-domain"]["296k"] == (25.95, 26.68)
+    assert paper.LANGUAGE["merged", "out-of-domain"]["612k"] == (26.59, 27.67)
+    assert paper.SHIFT["merged"] == {"answers": (25.50, 25.29), "questions": (27.65, 30.75), "mixed": (26.45, 27.70)}
+    assert [claim.name for claim in paper.CLAIMS] == list(claims.RULES)
+    effects = [paper.gain(paper.IMAGES, "periodic", "in-domain", column, "large") for column in ("3100", "4700")]
+    assert [round(e, 1) for e in effects] == [6.3, 4.5]
+    assert round(paper.shift_gain("merged", "answers", "small"), 1) == -0.5
+
+
+def test_the_command_line_knows_the_budgets():
+    assert list(BUDGETS) == list(cli_reproduce.BUDGETS)
+
+
+# -- cells --
+
+
+def test_the_full_budget_is_the_shipped_configs():
+    by_id = {cell.id: cell for table in paper.TABLES for cell in cells.cells(table, "full")}
+    names = {"images": "cifar", "language": "stackoverflow"}
+    checked = 0
+    for name in config.shipped():
+        match = re.fullmatch(r"paper/(cifar|stackoverflow)-(fedavg|periodic|merged)-(\w+?)(-cifar10|-c4)?", name)
+        if match:
+            family = next(f for f, prefix in names.items() if prefix == match[1])
+            public = "" if match[2] == "fedavg" else "/out-of-domain" if match[4] else "/in-domain"
+            found = by_id[f"{family}/{match[2]}/{match[3]}{public}"]
+        elif match := re.fullmatch(r"paper/shift-(\w+)", name):
+            found = by_id[f"language/{match[1]}/shift"]
+        elif (match := re.fullmatch(r"paper/figure4-(\w+)-(\d+)", name)) and match[2] != "13500":
+            found = by_id[f"images/{match[1]}/4700/{match[2]}"]
+        else:
+            continue
+        assert config.identity(found.config) == config.identity(config.read(name)), name
+        checked += 1
+    assert checked == 30 + 3 + 8
+    assert all(cell.seeds == (0, 1, 2, 3, 4) and cell.config.rounds == 1500 for cell in by_id.values())
+
+
+def test_the_small_budget_is_a_fifth_of_the_rounds():
+    by_id = {cell.id: cell for cell in cells.cells("table1", "small")}
+    assert all(cell.config.rounds == 300 for cell in by_id.values())
+    periodic, merged = (by_id[f"images/{m}/4700/in-domain"] for m in ("periodic", "merged"))
+    assert (periodic.config.method.period, periodic.config.method.distill.steps, periodic.config.method.distill.batch) == (40, 200, 64)
+    assert (merged.config.method.distill.steps, merged.config.method.distill.batch) == (32, 64)
+    assert periodic.seeds == merged.seeds == by_id["images/fedavg/4700"].seeds == (0, 1, 2)
+    assert by_id["images/merged/3100/in-domain"].seeds == by_id["images/merged/4700/out-of-domain"].seeds == (0,)
+    assert by_id["images/merged/4700/out-of-domain"].config.task.public == "cifar10"
+    assert by_id["images/merged/3100/in-domain"].config.pools["large"].clients.take == 31
+    assert by_id["language/merged/87/out-of-domain"].config.task.public == "reddit"
+    assert by_id["images/merged/4700/in-domain"].paper == {"small": {"all": 33.86}, "large": {"all": 33.15}}
+    assert "StackOverflow" not in repr(SMALL) and "Stack Overflow" not in repr(SMALL)
+
+
+def test_smoke_needs_no_prepared_data():
+    every = [cell for table in paper.TABLES for cell in cells.cells(table, "smoke")]
+    assert all(cell.config and not cell.why for cell in every)  # and it has data for every cell
+    assert {cell.config.task.kind for cell in every} == {"fashion", "stdlib_text"}
+    assert all(stores.needed(cell.config.task) == [] for cell in every)
+    assert {len(cells.cells("table1", name)) for name in BUDGETS} == {len(cells.cells("table1", "smoke"))}  # the same table thrice
+
+
+def test_smoke_has_other_text_and_parts_of_its_images():
+    outside = {cell.family: cell.config.task for cell in cells.cells("table1", "smoke") if cell.public == "out-of-domain"}
+    inside = {cell.family: cell.config.task for cell in cells.cells("table1", "smoke") if cell.public == "in-domain"}
+    assert outside == {family: replace(task, public="out_of_domain") for family, task in inside.items()} and len(outside) == 2
+    figure = cells.cells("figure4", "smoke")
+    assert [cell.public for cell in figure if cell.method == "merged"] == ["60", "135", "300", "675", "in-domain"]
+    assert [cell.config.task.public_size for cell in figure if cell.method == "merged"] == [60, 135, 300, 675, None]
+    assert all(cell.config.method.distill.batch <= 60 for cell in figure if cell.method != "fedavg")
+
+
+def test_a_family_without_some_data_says_why(monkeypatch):
+    poor = replace(PLAIN, outside=(), without="no other data", sizes={}, sizeless="no parts of it")
+    monkeypatch.setitem(BUDGETS, "smoke", replace(TINY, families={"images": poor}))
+    table, figure = cells.cells("table1", "smoke"), cells.cells("figure4", "smoke")
+    assert {cell.why for cell in table if cell.public == "out-of-domain"} == {"no other data"}
+    assert [(cell.id, cell.why) for cell in figure if cell.config is None] == [
+        ("images/periodic/6/sizes", "no parts of it"),
+        ("images/merged/6/sizes", "no parts of it"),
+    ]
+    assert all((cell.config is None) == bool(cell.why) for cell in (*table, *figure))
+
+
+def test_extra_rows_are_in_the_central_column():
+    found = {
+        cell.row: cell
+        for cell in cells.cells("table1", "small")
+        if cell.family == "images" and cell.row not in ("fedavg", "periodic", "merged")
+    }
+    teaching = [f"{method}-{way}" for method in ("periodic", "merged") for way in ("to-large", "to-small", "self")]
+    assert list(found) == [*teaching, "fedavg-all"]
+    assert {cell.column for cell in found.values()} == {"4700", "all"} and {cell.twin for cell in found.values()} == {"images/fedavg/4700"}
+    assert found["merged-to-large"].config.topology == {"large": {"small": 1.0}}
+    assert found["periodic-self"].config.topology == "self"
+    assert found["fedavg-all"].config.pools["large"].clients == config.Choice()
+
+
+def test_tuned_settings_are_laid_over_every_cell_of_a_family_and_method(tmp_path, monkeypatch):
+    monkeypatch.setattr(cells, "TUNED", tmp_path)
+    file = tmp_path / "images-merged-small.toml"
+    file.write_text(
+        "[pools.large.work]\nlr = 0.03\n[pools.large.learns]\nlr = 0.5\n[pools.small.learns]\nself_weight = 0.2\n[method]\nalpha = 0.8\n"
+    )
+    by_id = {cell.id: cell for cell in cells.cells("table1", "small")}
+    for name in ("images/merged/3100/in-domain", "images/merged/4700/out-of-domain", "images/merged-to-small/4700/in-domain"):
+        made = by_id[name].config
+        assert by_id[name].tuned
+        work = made.pools["large"].work  # which it has from the small pool: only the rate is another
+        assert (work.lr, work.batch, work.epochs) == (0.03, 20, 1)
+        assert made.pools["small"].work.lr == 0.1
+        assert (made.pools["small"].learns.lr, made.pools["small"].learns.self_weight) == (1e-3, 0.2)
+        assert (made.pools["large"].learns.lr, made.pools["large"].learns.self_weight) == (0.5, 0.2)  # it is like the small one
+        assert made.method.alpha(1) == 0.8 and made.method.distill.steps == 32
+    assert not by_id["images/periodic/4700/in-domain"].tuned and not by_id["language/merged/87/in-domain"].tuned
+    assert by_id["images/merged/3100/in-domain"].config.pools["large"].clients.take == 31
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("rounds = 5\n", r"images-merged-small.toml: got rounds; allowed pools and method"),
+        ("[pools.small.work]\nlrr = 0.1\n", r"images-merged-small.toml: pools.small.work.lrr: got an unknown key; .*did you mean lr\?"),
+        ("[pools.smal.work]\nlr = 0.1\n", r"images-merged-small.toml: pools.smal"),
+        ("[method]\nalpha = 2.0\n", r"images-merged-small.toml: method.alpha: got 2.0; allowed"),
+        ("pools = 3\n", r"images-merged-small.toml: pools"),
+        ("[pools.small.server]\nlr = -1.0\n", r"images-merged-small.toml: pools.small.server.lr: got -1.0"),
+    ],
+)
+def test_a_wrong_tuned_file_is_refused(tmp_path, monkeypatch, text, said):
+    monkeypatch.setattr(cells, "TUNED", tmp_path)
+    (tmp_path / "images-merged-small.toml").write_text(text)
+    with pytest.raises(ConfigError, match=said) as error:
+        cells.cells("table1", "small")
+    assert "--set" not in str(error.value)
+
+
+def test_choosing_cells(tiny):
+    every = cells.cells("table1", "smoke")
+    assert cells.choose(every, []) == every
+    assert [cell.id for cell in cells.choose(every, ["images/merged/8/*"])] == [
+        "images/fedavg/8",  # its twin
+        "images/merged/8/in-domain",
+        "images/merged/8/out-of-domain",
+    ]
+    assert {cell.seeds for cell in cells.choose(every, ["images/fedavg/*"], [5, 7])} == {(5, 7)}
+    with pytest.raises(ConfigError, match=r"--cell: got 'images/merge/8/in-domain'; .*did you mean images/merged/8/in-domain\?"):
+        cells.choose(every, ["images/merged/8/*", "images/merge/8/in-domain"])
+
+
+def test_equal_experiments_are_one_run(tiny, tmp_path):
+    table, figure = cells.cells("table1", "smoke"), cells.cells("figure4", "smoke")
+    paths = [job.path for job in running.jobs([*table, *figure], tmp_path)]
+    assert len(paths) == len(set(paths))
+    again = [replace(cell, id=f"other/{cell.id}", row="other") for cell in table]  # whatever a table calls it
+    assert {job.path for job in running.jobs(again, tmp_path)} == {job.path for job in running.jobs(table, tmp_path)}
+    assert len({cell.name for cell in table}) == len(table)
+    alone = {job.path for job in running.jobs(table, tmp_path)}
+    more = [job for job in running.jobs(figure, tmp_path) if job.path not in alone]
+    assert {job.cell.public for job in more} == {"60", "100"}  # the twin and the whole set are Table 1's
+    assert {job.path for job in running.jobs(cells.cells("figure3", "smoke"), tmp_path)} == {
+        job.path for job in running.jobs(cells.cells("table2", "smoke"), tmp_path)
+    }
+
+
+def test_the_central_column_comes_first_and_seeds_go_together(tiny, tmp_path):
+    order = [(job.cell.id, job.seed) for job in running.jobs(cells.cells("table1", "smoke"), tmp_path)]
+    rows = ["images/fedavg/6", "images/periodic/6/in-domain", "images/merged/6/in-domain"]
+    assert order[:6] == [(row, seed) for seed in (0, 1) for row in rows]
+    assert [name for name, _ in order[6:8]] == ["images/periodic/6/out-of-domain", "images/merged/6/out-of-domain"]
+    assert "images/fedavg-all/all" in order[-1]
+
+
+# -- running --
+
+
+def test_a_table_is_run_once_and_then_read(tiny, tmp_path, monkeypatch, capsys):
+    trained = []
+    perform = session.perform
+    monkeypatch.setattr(
+        session,
+        "perform",
+        lambda made, task, seed, root, **more: trained.append((made.name, seed)) or perform(made, task, seed, root, **more),
+    )
+    loaded = []
+    toy = config.TASKS["toy"]
+    load = toy.load
+    monkeypatch.setattr(toy, "load", lambda self: loaded.append(self) or load(self))
+    monkeypatch.setattr(report, "available", lambda: False)
+    some = ["--cell", "images/*/6/*", "--cell", "images/merged/4/*"]
+    assert command("table1", *some, "--out", str(tmp_path), "--format", "json", "--quiet") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert len(trained) == len(set(trained)) == 6 + 2 + 12 + 3  # no twin is trained twice
+    assert len(loaded) == 2  # in-domain and out-of-domain
+    by_id = {cell["id"]: cell for cell in result["cells"]}
+    twin, merged = by_id["images/fedavg/6"], by_id["images/merged/6/in-domain"]
+    assert merged["state"] == "done" and merged["seeds"] == [0, 1] and merged["twin"] == twin["id"]
+    small = merged["accuracy"]["small"]["all"]
+    gains = [b - a for a, b in zip(twin["accuracy"]["small"]["all"]["test"], small["test"], strict=True)]
+    assert small["gain"]["difference"] == pytest.approx(sum(gains) / 2, abs=2e-4)
+    assert small["gain"]["low"] < small["gain"]["difference"] < small["gain"]["high"]
+    one_way = by_id["images/merged-to-large/6/in-domain"]["accuracy"]["small"]["all"]
+    assert one_way["gain"] == {"difference": 0.0, "low": 0.0, "high": 0.0, "seeds": 2}  # a teacher only is its own twin
+    assert by_id["images/merged/4/in-domain"]["accuracy"]["small"]["all"]["gain"]["low"] is None
+    assert result["provenance"]["version"] and set(result["provenance"]["data"]) == {
+        "Gaussian classes",
+        "Gaussian classes, public fewer of them",
+    }
+    text = (tmp_path / "table1-smoke/results.json").read_text()
+    assert json.loads(text) == result
+    assert str(tmp_path) not in text and os.uname().nodename not in json.loads(text)["provenance"].values()
+
+    trained.clear()
+    loaded.clear()
+    assert command("figure4", "--out", str(tmp_path), "--quiet") == 0  # shares all but the smaller sizes
+    assert len(trained) == 6
+    trained.clear()
+    loaded.clear()
+    assert not list(tmp_path.rglob("*.svg"))
+    monkeypatch.setattr(report, "available", lambda: True)
+    assert command("table1", *some, "--out", str(tmp_path)) == 0
+    assert not trained and not loaded
+    assert (tmp_path / "table1-smoke/results.json").read_text() == text
+    said = capsys.readouterr().out
+    assert "(i) " in said and "(vi) " in said and "results.md" in said
+    assert (tmp_path / "table1-smoke/table1-smoke-images.svg").is_file()
+    assert "(table1-smoke-images.svg)" in (tmp_path / "table1-smoke/results.md").read_text()
+
+
+def test_listing_says_how_far_each_cell_is(tiny, tmp_path, capsys):
+    chosen = cells.choose(cells.cells("table1", "smoke"), CENTRAL)
+    jobs = running.jobs(chosen, tmp_path)
+    rows, said = running.listing(chosen, tmp_path)
+    assert {row["state"] for row in rows} == {"not begun"} and said == "0 of 6 runs are done; time left unknown until a run is over"
+    running.run(jobs[:1], tmp_path, quiet=True)
+    events = session.perform(jobs[1].config, jobs[1].config.task.load(), jobs[1].seed, tmp_path / "runs")
+    for event in events:
+        if event.t == 3:
+            break
+    events.close()
+    rows, said = running.listing(chosen, tmp_path)
+    states = {row["cell"]: row["state"] for row in rows}
+    assert states["images/fedavg/6"] == "1 done, 1 not begun"
+    assert states["images/periodic/6/in-domain"] == f"1 at round 3 of {ROUNDS}, 1 not begun"
+    assert re.fullmatch(r"1 of 6 runs are done; about \d+ s left", said)
+    assert command("table1", "--list", "--cell", "images/fedavg/6", "--out", str(tmp_path)) == 0
+    assert "1 of 2 runs are done" in capsys.readouterr().out
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {tests!r})
+from test_reproduce import BUDGETS, TINY, command, report
+report.available = lambda: False  # drawing is not what is killed here
+BUDGETS["smoke"] = TINY
+sys.exit(command("table1", "--cell", {first!r}, "--cell", {second!r}, "--out", sys.argv[1], "--quiet"))
+"""
+
+
+def test_killed_in_the_middle_the_same_command_goes_on(tmp_path):
+    script = tmp_path / "run.py"
+    script.write_text(SCRIPT.format(tests=str(ROOT / "tests"), first=CENTRAL[0], second=CENTRAL[1]))
+
+    def start(out: Path) -> subprocess.Popen:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        return subprocess.Popen(
+            [sys.executable, script, out], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+
+    def files(out: Path, name: str) -> dict[str, bytes]:
+        return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob(name)}
+
+    def rounds(out: Path) -> int:
+        return sum(path.read_bytes().count(b"\n") for path in out.glob("runs/*/*/*/rounds.jsonl"))
+
+    straight, killed = tmp_path / "straight", tmp_path / "killed"
+    process = start(straight)
+    assert process.wait(120) == 0, process.stderr.read()
+    process = start(killed)
+    deadline = time.monotonic() + 120
+    while process.poll() is None and rounds(killed) < 2 * ROUNDS + 2 and time.monotonic() < deadline:
+        time.sleep(0.001)  # two runs are over, and the third is in its second round
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait(30) == -signal.SIGKILL
+    process.stderr.close()
+    before = files(killed, "result.json")
+    assert 1 <= len(before) < 6
+    process = start(killed)
+    assert process.wait(120) == 0, process.stderr.read()
+    assert len(files(killed, "result.json")) == 6 and before.items() <= files(killed, "result.json").items()
+    for name in ("results.json", "rounds.jsonl", "result.json"):
+        assert files(killed, name) == files(straight, name)
+
+
+def test_a_run_that_diverges_is_noted_and_the_others_go_on(tiny, tmp_path, monkeypatch, capsys):
+    perform = session.perform
+
+    def diverging(made, task, seed, root, **more):
+        if made.method.kind == "merged" and seed == 0:
+            raise session.DivergedRun(
+                f"the server model of pool small is not finite in round 2 ({runs.run_path(root, made.name, 'merged', 0)})"
+            )
+        yield from perform(made, task, seed, root, **more)
+
+    monkeypatch.setattr(session, "perform", diverging)
+    chosen = [arg for pattern in CENTRAL for arg in ("--cell", pattern)]
+    assert command("table1", *chosen, "--out", str(tmp_path), "--quiet") == 7
+    result = results.read(tmp_path / "table1-smoke/results.json")
+    assert result["failed"] == {"images/merged/6/in-domain, seed 0": "the server model of pool small is not finite in round 2"}
+    merged = next(cell for cell in result["cells"] if cell["id"] == "images/merged/6/in-domain")
+    assert merged["state"] == "partly" and merged["seeds"] == [1]
+    assert "diverged" in (tmp_path / "table1-smoke/results.md").read_text()
+    monkeypatch.setattr(session, "perform", perform)
+    assert command("table1", *chosen, "--out", str(tmp_path), "--quiet") == 0
+    assert results.read(tmp_path / "table1-smoke/results.json")["failed"] == {}
+
+
+def test_a_missing_store_is_told_with_its_command(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCODIST_DATA", str(tmp_path))
+    wanted = running.jobs(cells.choose(cells.cells("table1", "full"), ["language/merged/296k/*"]), tmp_path)
+    with pytest.raises(DataError) as error:
+        running.run(wanted, tmp_path, quiet=True)
+    assert [line.partition(":")[0] for line in error.value.lines] == ["data stackoverflow", "data c4"]
+    assert "(fedcodist data prepare stackoverflow --from PATH; or leave these cells out with --cell)" in error.value.lines[0]
+    assert not (tmp_path / "runs").exists()
+    every = {
+        store
+        for table in paper.TABLES
+        for name in ("small", "full")
+        for cell in cells.cells(table, name)
+        for store in stores.needed(cell.config.task)
+    }
+    assert every <= set(stores.PREPARE)
+
+
+def test_runs_on_other_data_are_not_averaged(tiny, tmp_path, monkeypatch):
+    chosen = cells.choose(cells.cells("table1", "smoke"), ["images/fedavg/6"])
+    running.run(running.jobs(chosen, tmp_path), tmp_path, quiet=True)
+    read = runs.read
+    monkeypatch.setattr(runs, "read", lambda path: replace(found := read(path), config={**found.config, "data": str(path)}))
+    with pytest.raises(DataError, match="images/fedavg/6: got runs on 2 different data sets; .*--out"):
+        results.collect("table1", "smoke", chosen, tmp_path)
+
+
+def test_other_data_under_an_unfinished_run_is_refused_in_terms_of_this_command(tiny, tmp_path):
+    jobs = running.jobs(cells.choose(cells.cells("table1", "smoke"), ["images/fedavg/6"]), tmp_path)[:1]
+    made = replace(jobs[0].config, task=replace(jobs[0].config.task, noise=2.0))
+    events = session.perform(made, made.task.load(), 0, tmp_path / "runs")
+    next(events)
+    events.close()
+    with pytest.raises(runs.Mismatch, match="use another --out"):
+        running.run(jobs, tmp_path, quiet=True)
+
+
+# -- around a codistillation --
+
+
+def test_evaluate_after_changes_what_is_seen_and_nothing_else(tmp_path):
+    base = config.read("quick/toy", ["rounds=10", f"method={methods(4, 3, 2, 20)['periodic']}", "evaluate_every=10"])
+    more = replace(base, evaluate_after=(1, 3))
+    assert isinstance(base.method, PeriodicCodist) and config.identity(base) == config.identity(more)
+    task, seen, bits = base.task.load(), [], []
+    for name, made in (("base", base), ("more", more)):
+        for _ in session.perform(replace(made, name=name), task, 0, tmp_path):
+            pass
+        path = tmp_path / name / "periodic" / "seed-0"
+        seen.append([row["round"] for row in runs.read(path).rounds if "held_out" in row])
+        bits.append({file.name: file.read_bytes() for file in (path / "checkpoints/000010").glob("*.safetensors")})
+    assert seen == [[4, 8, 10], [3, 4, 5, 7, 8, 9, 10]]  # before 4 and 8, at them, and 1 and 3 rounds later (7 = 4 + 3)
+    assert bits[0] == bits[1] and len(bits[0]) == 2
+    for _ in session.perform(replace(base, name="more"), task, 0, tmp_path):  # the same run, whatever is evaluated
+        pass
+    with pytest.raises(ConfigError, match=r"evaluate_after\[0\]: got 0; allowed an integer >= 1"):
+        config.read("quick/toy", ["evaluate_after=[0]"])
+
+
+def test_only_periodic_codistillation_is_looked_around():
+    merged = config.read("quick/toy", ["rounds=10", "evaluate_every=10", "evaluate_after=[1]"])
+    assert [t for t in range(1, 11) if session._due(merged, t)] == [10]
+
+
+# -- results by hand --
+
+
+def run_of(method: str, seed: int, accuracy: float, rounds: list[dict] | None = None, **config_) -> SimpleNamespace:
+    metrics = {pool: {"all": {"accuracy": accuracy + shift}} for pool, shift in (("small", 0.0), ("large", 0.1))}
+    result = {
+        "seed": seed,
+        "method": method,
+        "test": metrics,
+        "held_out": metrics,
+        "parameters": {"small": 1, "large": 2},
+        "identity": "abc",
+    }
+    result["cost"] = {"client_bytes": {"small": 5, "large": 6}, "server_flops": {"small": 1, "large": 1}, "server_steps": 4}
+    table = {"method": {"kind": method}, "data": "d", **config_}
+    return SimpleNamespace(
+        path=Path(f"x/{method}/seed-{seed}"), config=table, environment={}, rounds=rounds or [], timing=[], result=result, notes=()
+    )
+
+
+def test_a_cell_by_hand(tiny):
+    cell = next(c for c in cells.cells("table1", "smoke") if c.id == "images/merged/6/in-domain")
+    mine = [run_of("merged", seed, value) for seed, value in ((0, 0.52), (1, 0.56), (2, 0.54))]
+    twin = [run_of("fedavg", seed, value) for seed, value in ((0, 0.5), (1, 0.5), (3, 0.9))]  # seed 2 has no twin
+    found = results._cell("table1", cell, mine, twin)
+    small = found["accuracy"]["small"]["all"]
+    assert small["test"] == [0.52, 0.56, 0.54] and small["mean"] == 0.54 and small["spread"] == 0.02
+    # Differences 0.02 and 0.06: mean 0.04, standard error 0.02, t(1) = 12.706.
+    assert small["gain"] == {
+        "difference": 0.04,
+        "low": round(0.04 - 12.7062 * 0.02, 4),
+        "high": round(0.04 + 12.7062 * 0.02, 4),
+        "seeds": 2,
+    }
+    assert found["cost"] == {"client_bytes": 11, "server_flops": 2, "server_steps": 4}
+    assert found["paper"]["small"]["all"] == 0.3386 and "ensemble" not in found
+    for run in mine:
+        run.result["ensemble"] = {"test": {"all": {"accuracy": 0.6}}, "held_out": {"all": {"accuracy": 0.7}}}
+    assert results._cell("table1", cell, mine, twin)["ensemble"]["all"]["mean"] == 0.6
+
+
+def test_spikes_by_hand():
+    def row(t: int, value: float | None, codistilled: bool = False) -> dict:
+        found: dict = {"round": t, "pools": {"small": {"codistilled": True} if codistilled else {}}}
+        return found if value is None else found | {"held_out": {"small": {"question": {"accuracy": value}}}}
+
+    # Two codistillations, at 3 and 6: +0.20 and +0.10 at once, +0.02 and +0.06 a round later; the one at 9 has no round after it.
+    rounds = [row(2, 0.1), row(3, 0.3, True), row(4, 0.12), row(5, 0.2), row(6, 0.3, True), row(7, 0.26), row(8, 0.3), row(9, 0.9, True)]
+    run = run_of("periodic", 0, 0.5, rounds, evaluate_after=[1])
+    run.config["method"]["period"] = 3
+    assert results._spikes([run], ["small"])["small"]["question"] == {"0": [0.15], "1": [0.04]}
+
+
+def test_a_commit_is_read_without_git(tmp_path, monkeypatch):
+    import fedcodist
+
+    monkeypatch.setattr(fedcodist, "__file__", str(tmp_path / "fedcodist/__init__.py"))
+    assert results.commit() is None
+    git = tmp_path / ".git"
+    (git / "refs/heads").mkdir(parents=True)
+    (git / "HEAD").write_text("ref: refs/heads/main\n")
+    assert results.commit() is None
+    (git / "packed-refs").write_text(f"# pack-refs\n{'b' * 40} refs/heads/main\n")
+    assert results.commit() == "b" * 40
+    (git / "refs/heads/main").write_text("a" * 40 + "\n")
+    assert results.commit() == "a" * 40
+    (git / "HEAD").write_text("c" * 40 + "\n")
+    assert results.commit() == "c" * 40
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"schema": 99}', '{"schema": 1, "table": "table9", "budget": "small"}'])
+def test_what_is_no_result_file_is_refused(tmp_path, text):
+    (tmp_path / "table1-small.json").write_text(text)
+    with pytest.raises(DataError, match="table1-small.json: got "):
+        page.load(tmp_path)
+
+
+# -- claims --
+
+
+def cell_of(name: str, values: dict[str, list[float]] | dict[str, dict[str, list[float]]], twin: str = "", **more) -> dict:
+    """A cell of a result file with test accuracies {pool: by seed}, or {pool: {domain: by seed}}."""
+    family, row, column, *public = name.split("/")
+    by_domain = {pool: of if isinstance(of, dict) else {"all": of} for pool, of in values.items()}
+    seeds = list(range(max((len(v) for of in by_domain.values() for v in of.values()), default=0)))
+    accuracy = {
+        pool: {d: {"test": v, "held_out": v, "mean": sum(v) / len(v), "spread": None} for d, v in of.items() if v}
+        for pool, of in by_domain.items()
+    }
+    found = {"id": name, "family": family, "row": row, "method": row.partition("-")[0], "column": column, "public": "".join(public)}
+    found |= {
+        "twin": twin,
+        "seeds": seeds,
+        "wanted": seeds,
+        "accuracy": accuracy,
+        "tuned": True,
+        "state": "done" if seeds else "none",
+        "why": "",
+    }
+    return found | {"clients": 47, "run": name, "paper": {}, "cost": {}, "settings": {}} | more
+
+
+def result_of(table: str, *made: dict, budget: str = "small", **more) -> dict:
+    families: dict = {cell["family"]: None for cell in made}
+    for name in families:
+        columns = [] if table in ("table2", "figure3") else ["3100", "4700", "6300"]
+        domains = {"answers": "answer", "questions": "question", "mixed": "all"} if not columns else {}
+        families[name] = {"data": name, "paper_data": None, "outside_data": "other", "unit": "examples", "columns": columns}
+        families[name] |= {"sizes": ["600", "13500"] if table == "figure4" else [], "domains": domains}
+    provenance = {"version": "1", "commit": None, "data": {}, "environments": []}
+    found = {"schema": 1, "table": table, "budget": budget, "says": "by hand", "rounds": 300, "paper_rounds": 1500, "decides": True}
+    return found | {"families": families, "cells": list(made), "failed": {}, "provenance": provenance} | more
+
+
+def verdict(name: str, *found: dict) -> str:
+    return next(v.verdict for v in claims.judge(found) if v.claim.name == name)
+
+
+SURE, NONE, LOSS, WIDE, ONE = [0.04, 0.05, 0.06], [-0.001, 0.0, 0.001], [-0.04, -0.05, -0.06], [-0.2, 0.0, 0.2], [0.05]
+
+
+def image_cell(method: str, column: str, public: str, small: list[float], large: list[float]) -> list[dict]:
+    """A cell with these gains, and its twin at 0.3."""
+    base = [0.3] * max(len(small), len(large), 1)
+    twin = cell_of(f"images/fedavg/{column}", {"small": base, "large": base})
+    values = {"small": [0.3 + g for g in small], "large": [0.3 + g for g in large]}
+    return [twin, cell_of(f"images/{method}/{column}/{public}", values, twin["id"])]
+
+
+@pytest.mark.parametrize(
+    ("central", "smaller", "expected"),
+    [
+        (SURE, SURE, REPRODUCED),
+        (SURE, ONE, REPRODUCED),  # one seed does not count against it
+        (SURE, [], REPRODUCED),
+        (SURE, WIDE, OPEN),
+        (SURE, LOSS, NOT),
+        (NONE, SURE, NOT),  # so narrow that the paper's 4.5 points would have shown
+        (LOSS, SURE, NOT),
+        (WIDE, SURE, OPEN),
+        (ONE, ONE, OPEN),
+        ([], [], OPEN),
+    ],
+)
+def test_claim_i(central, smaller, expected):
+    made = [*image_cell("periodic", "4700", "in-domain", SURE, central), *image_cell("periodic", "3100", "in-domain", SURE, smaller)]
+    assert verdict("i", result_of("table1", *made)) == expected
+
+
+@pytest.mark.parametrize(
+    ("periodic", "merged", "expected"),
+    [(SURE, SURE, REPRODUCED), (SURE, NONE, NOT), (SURE, WIDE, OPEN), (WIDE, LOSS, NOT), (SURE, ONE, OPEN)],
+)
+def test_claim_ii(periodic, merged, expected):
+    made = [*image_cell("periodic", "4700", "in-domain", periodic, WIDE), *image_cell("merged", "4700", "in-domain", merged, WIDE)]
+    assert verdict("ii", result_of("table1", *made)) == expected
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "expected"),
+    [(SURE, NONE, REPRODUCED), (SURE, LOSS, REPRODUCED), (SURE, SURE, NOT), (NONE, NONE, NOT), (SURE, WIDE, OPEN), (WIDE, NONE, OPEN)],
+)
+def test_claim_iii(small, large, expected):
+    made = [*image_cell("periodic", "4700", "out-of-domain", SURE, NONE), *image_cell("merged", "4700", "out-of-domain", small, large)]
+    assert verdict("iii", result_of("table1", *made)) == expected
+
+
+@pytest.mark.parametrize(
+    ("questions", "answers", "expected"),
+    [(SURE, NONE, REPRODUCED), (SURE, SURE, REPRODUCED), (SURE, LOSS, NOT), (NONE, NONE, NOT), (SURE, WIDE, OPEN), (ONE, ONE, OPEN)],
+)
+def test_claim_iv(questions, answers, expected):
+    def shift(name: str, twin: str, question: list[float], answer: list[float]) -> dict:
+        return cell_of(name, {"small": {"question": [0.2 + g for g in question], "answer": [0.2 + g for g in answer]}}, twin)
+
+    twin = shift("language/fedavg/shift", "", [0.0] * len(questions), [0.0] * len(answers))
+    made = [twin, shift("language/merged/shift", twin["id"], questions, answers)]
+    assert verdict("iv", result_of("table2", *made)) == expected
+
+
+@pytest.mark.parametrize(
+    ("at", "later", "expected"),
+    [
+        (SURE, NONE, REPRODUCED),
+        (SURE, [0.01, 0.02, 0.02], REPRODUCED),
+        (SURE, SURE, NOT),  # nothing fades
+        (LOSS, LOSS, NOT),  # no jump
+        (WIDE, NONE, OPEN),
+        (SURE, WIDE, OPEN),
+        (ONE, [0.0], OPEN),
+    ],
+)
+def test_claim_v(at, later, expected):
+    def spikes(at: list[float], later: list[float]) -> dict:
+        return {"0": at, "1": at, "20": later, "5": at}
+
+    changes = {"small": {"question": spikes(at, later)}, "large": {"answer": spikes(SURE, NONE)}}
+    made = cell_of("language/periodic/shift", {"small": [0.3] * len(at)}, spikes=changes)
+    again = {key: value for key, value in made.items() if key != "spikes"}
+    assert verdict("v", result_of("table2", again), result_of("figure3", made)) == expected
+    assert verdict("v", result_of("figure3", made), result_of("table2", again)) == expected
+
+
+@pytest.mark.parametrize(
+    ("few", "whole", "expected"),
+    [
+        (SURE, SURE, REPRODUCED),
+        ([0.03, 0.04, 0.045], SURE, REPRODUCED),
+        (NONE, SURE, NOT),
+        (SURE, NONE, OPEN),  # there is no gain to keep
+        (WIDE, SURE, OPEN),
+        (ONE, ONE, OPEN),
+    ],
+)
+def test_claim_vi(few, whole, expected):
+    made = []
+    for method in ("periodic", "merged"):
+        gains = (few, whole) if method == "merged" else (SURE, SURE)
+        for public, gain in zip(("600", "in-domain"), gains, strict=True):
+            made += image_cell(method, "4700", public, gain, gain)
+    base = cell_of("images/fedavg/4700", {"small": [0.3] * 3, "large": [0.3] * 3})
+    assert verdict("vi", result_of("figure4", *made, base)) == expected
+
+
+def test_embedded_data_decides_nothing():
+    made = image_cell("periodic", "4700", "in-domain", SURE, SURE)
+    found = claims.judge([result_of("table1", *made, budget="smoke", decides=False)])
+    assert {v.verdict for v in found} == {OPEN} and "embedded data decides nothing" in found[0].why
+    assert [v.claim.name for v in found] == ["i", "ii", "iii"]  # what Table 1 speaks of
+
+
+def test_a_verdict_shows_its_numbers():
+    made = image_cell("periodic", "4700", "in-domain", SURE, SURE)
+    made[1]["tuned"] = False
+    why = claims.judge([result_of("table1", *made)])[0].why
+    assert why == "large, |P_H| = 3,100: not run; large, |P_H| = 4,700: +5.0 [2.5, 7.5], 3 seeds, untuned (paper +4.5)"
+
+
+def test_the_rule_of_a_gain():
+    assert claims.lifts(Difference(0.01, -0.005, 0.025, 3), 0.031) == NOT  # half-width 1.5 points, less than half of 3.1
+    assert claims.lifts(Difference(0.01, -0.005, 0.025, 3), 0.029) == OPEN
+    assert claims.over([]) is None and claims.over([0.1]) == Difference(0.1, None, None, 1)
+
+
+# -- the page --
+
+
+def shipped(folder: Path) -> list[dict]:
+    """Result files by hand in a docs directory."""
+    made = [*image_cell("periodic", "4700", "in-domain", SURE, SURE), *image_cell("merged", "4700", "in-domain", NONE, LOSS)[1:]]
+    made[1]["accuracy"]["large"]["all"]["gain"] = {"difference": 0.05, "low": 0.0252, "high": 0.0748, "seeds": 3}
+    made[0]["paper"], made[1]["paper"] = {"large": {"all": 0.3057}}, {"large": {"all": 0.3508}}
+    table = result_of("table1", *made)
+    table["families"]["images"]["paper_data"] = "CIFAR-100"
+    sizes = [*image_cell("periodic", "4700", "600", SURE, SURE), *image_cell("periodic", "4700", "in-domain", SURE, SURE)[1:]]
+    line = [[t, 0.1 + t / 100, 0.1, 0.2] for t in (1, 2, 3)]
+    curve = {"codistilled": [2], **{pool: dict.fromkeys(("answer", "question", "all"), line) for pool in paper.POOLS}}
+    changes = {pool: {d: {"0": SURE, "1": NONE} for d in ("answer", "question")} for pool in paper.POOLS}
+    shift = [
+        cell_of(f"language/{m}/shift", {"small": [0.3], "large": [0.3]}, curve=curve, spikes=changes if m == "periodic" else {})
+        for m in METHODS
+    ]
+    found = [table, result_of("figure4", *sizes), result_of("figure3", *shift)]
+    for result in found:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{result['table']}-small.json").write_text(results.dump(result))
+    return found
+
+
+METHODS = ("fedavg", "periodic", "merged")
+
+
+def test_the_page_says_what_the_files_say(tmp_path):
+    shipped(tmp_path / "results")
+    text = page.render(page.load(tmp_path / "results"))
+    row = next(line for line in text.splitlines() if line.startswith("| PeriodicCodist | in-domain | 3 |"))
+    assert "| 35.08 (+4.51) | 35.00 | +5.00 [2.52, 7.48] |" in row
+    assert "300 (1,500)" in text and "by hand" in text and "no checkout" in text
+    assert "(results/figure4-small.svg)" in text and "(results/figure3-small-language.svg)" in text
+    assert re.search(r"\| small \| questions \| \+5.0 \| 0.0 \|", text.replace("+0.0", "0.0"))
+    assert "| (vi) 600 public images suffice" in text
+
+
+def test_a_stale_page_fails_the_check(tmp_path):
+    shipped(tmp_path / "results")
+    other = tmp_path / "README.md"
+    other.write_text("before\n<!-- results: table1-small/images/4700 -->\nold\n<!-- end -->\nafter\n")
+    assert page.check(tmp_path, [other]) == [
+        "results.md", "README.md", "table1-small-images.svg", "figure3-small-language.svg", "figure4-small.svg",
+    ]  # fmt: skip
+    page.write(tmp_path, [other], drawn=True)
+    assert page.check(tmp_path, [other]) == []
+    assert not list(tmp_path.rglob("*.png"))
+    text = other.read_text()
+    assert text.startswith("before\n<!-- results:") and text.endswith("<!-- end -->\nafter\n") and "+5.00 [2.52, 7.48]" in text
+    file = tmp_path / "results/table1-small.json"
+    file.write_text(file.read_text().replace("0.0252", "0.0253"))
+    assert page.check(tmp_path, [other]) == ["results.md", "README.md"]
+    page.write(tmp_path, [other])
+    assert page.check(tmp_path, [other]) == [] and "2.53" in other.read_text()
+    other.write_text(other.read_text().replace("2.53", "2.54"))  # typed by hand
+    assert page.check(tmp_path, [other]) == ["README.md"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("<!-- results: table1-smal -->\n<!-- end -->", r"README.md: got a block of table1-smal; allowed .*did you mean table1-small\?"),
+        ("<!-- results: table1-small -->\n", "1 marks of results, 0 of them with an end"),
+    ],
+)
+def test_a_block_that_cannot_be_made_is_refused(tmp_path, text, said):
+    shipped(tmp_path / "results")
+    (tmp_path / "README.md").write_text(text)
+    with pytest.raises(DataError, match=said):
+        page.check(tmp_path, [tmp_path / "README.md"])
+
+
+def test_every_block_can_be_made(tmp_path):
+    made = page.blocks(shipped(tmp_path / "results"))
+    assert {
+        "claims-small",
+        "overview-small",
+        "table1-small",
+        "table1-small/images/4700",
+        "figure3-small/language",
+        "figure4-small/table",
+    } <= set(made)
+    assert all(block().strip() for block in made.values())
+
+
+def test_figures_are_the_same_twice(tmp_path):
+    result = shipped(tmp_path / "results")[-1]
+    first = [path.read_bytes() for path in figures.draw(result, tmp_path / "a")]
+    assert first and first == [path.read_bytes() for path in figures.draw(result, tmp_path / "b")]
+
+
+def test_without_results_there_is_a_page(tmp_path):
+    assert "There are none yet" in page.render([]) and page.load(tmp_path / "nowhere") == []
+
+
+def test_the_shipped_page_is_not_stale():
+    others = [path for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")] if path.name != page.PAGE]
+    assert page.check(ROOT / "docs", others) == []
+
+
+def test_rows_have_names():
+    assert sections.row_name("fedavg-all") == "FedAvg, the large model on all clients: an upper bound"
+    assert all(sections.row_name(cell.row) != cell.row for cell in cells.cells("table1", "small"))
+
+
+def test_budgets_are_what_they_say():
+    assert SMOKE.decides is False and SMALL.decides and FULL.decides
+    assert SMALL.rounds == 300 and SMALL.period == 40 and FULL.rounds == paper.ROUNDS and FULL.period == paper.PERIOD
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_the_smoke_budget_of_table_1(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("FEDCODIST_DATA", str(tmp_path / "none"))
+    start = time.monotonic()
+    assert command("table1", "--budget", "smoke", "--out", str(tmp_path), "--quiet") == 0
+    seconds = time.monotonic() - start
+    result = results.read(tmp_path / "table1-smoke/results.json")
+    assert {cell["state"] for cell in result["cells"]} == {"done"}
+    assert seconds < 600, f"{seconds:.0f} s"
+    assert "(iii)" in capsys.readouterr().out
