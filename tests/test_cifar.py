@@ -179,23 +179,26 @@ def test_fedjaxs_floor_is_the_root_of_the_pixels():
     assert np.asarray(Images(2).see(x))[0, 0, 0, 0] == pytest.approx(1.0, rel=1e-5)
 
 
-def test_one_draw_for_a_batch_never_at_the_last_offset():
+def cropped(how, x, seed):
+    """The bytes as they are cropped in training."""
     import jax
 
+    return np.asarray(how._crop_and_flip(*how._draw(x, jax.random.PRNGKey(seed))))
+
+
+def test_one_draw_for_a_batch_never_at_the_last_offset():
     x = np.zeros((8, 6, 6, 1), np.uint8)
     x[:, :, :, 0] = np.arange(36).reshape(6, 6)
     seen = set()
     for k in range(60):
-        crops = np.asarray(Images(4, flip=False, per_batch=True)._crop_and_flip(x, jax.random.PRNGKey(k)))
+        crops = cropped(Images(4, flip=False, per_batch=True), x, k)
         assert (crops == crops[:1]).all()
         seen.add(int(crops[0, 0, 0, 0]))
     assert seen == {0, 1, 6, 7}  # offsets 0 and 1 in both directions; 2, the last, never
-    each = np.asarray(Images(4, flip=False)._crop_and_flip(x, jax.random.PRNGKey(0)))
+    each = cropped(Images(4, flip=False), x, 0)
     assert not (each == each[:1]).all()
 
 
 def test_per_batch_without_room_does_not_move():
-    import jax
-
     x = images(3, side=2)
-    assert np.array_equal(np.asarray(Images(2, flip=False, per_batch=True)._crop_and_flip(x, jax.random.PRNGKey(0))), x)
+    assert np.array_equal(cropped(Images(2, flip=False, per_batch=True), x, 0), x)

@@ -292,7 +292,7 @@ def test_the_name_is_the_file_s_unless_it_is_given(write):
     assert "name: got 'not mine'" in refused(write(TEXT, "not mine.toml"))[0]
 
 
-HARMLESS = ["name=other", "seeds=[5]", "engine.workers=2", "evaluate_every=7", "checkpoint_every=3", "keep=1"]
+HARMLESS = ["name=other", "seeds=[5]", "engine.workers=2", "evaluate_after=[1]", "evaluate_every=7", "checkpoint_every=3", "keep=1"]
 HARMFUL = [
     "rounds=4",
     "method.alpha=0.6",

@@ -37,7 +37,9 @@ def by_id(budget: str = "small") -> dict[str, cells.Cell]:
 
 
 def test_schedules_are_made_from_the_alpha_that_was_tuned(untuned):
-    (untuned / "images-merged-small.toml").write_text("[pools.small.work]\nlr = 0.03\n[method]\nalpha = 0.8\n")
+    (untuned / "images-merged-small.toml").write_text(
+        "[pools.small.work]\nlr = 0.03\n[pools.large.work]\nlr = 0.02\n[method]\nalpha = 0.8\n"
+    )
     found = by_id()
     alpha = {cell.row: cell.config.method.alpha for cell in found.values() if cell.method == "merged" and cell.column == "4700"}
     assert alpha.pop("merged") == alpha.pop("merged-three") == Constant(0.8)
@@ -201,7 +203,7 @@ def rows(text: str, *start: str) -> list[list[str]]:
 
 def test_the_section_on_cost():
     text = study_sections.study(hand(), "cost")
-    assert "**images, |P_H| = 4,700 examples, 300 rounds, plain alpha 0.5**" in text and "first 100 of 300 rounds" in text
+    assert "**images, |P_H| = 4,700 examples, 300 rounds, plain alpha 0.5**" in text and "first 100 of 300 rounds" in " ".join(text.split())
     head = ["method", "seeds", "small", "small: gain", "small: against plain", "large", "large: gain", "large: against plain"]
     assert rows(text)[0] == [*head, "server FLOPs", "rounds that distil"]
     assert rows(text, "FedAvg")[0][-2:] == ["0.0 %", "0"]

@@ -8,6 +8,7 @@ numbers that stand in the study's own section, or they would go stale with the n
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from fedcodist.settings import nearest
 
 Result = Mapping[str, Any]
 FINDINGS = "findings.md"
+LINE = 140  # characters of a line of text
 TITLES = {
     "cost": "How much server cost can be saved",
     "pools": "Three pools against two",
@@ -31,16 +33,17 @@ TITLES = {
 QUESTIONS = {
     "cost": "MergedCodist distils in every round. Here its alpha changes with the round; rounds in which it is 1 are plain FedAvg and cost "
     f"the server nothing. The warm-up goes in equal steps from {studies.START} to the plain alpha, the cool-down from there to 1 along "
-    'half a cosine: both still distil in every round. "Late" is FedAvg for the first {first} of {rounds} rounds. Server FLOPs are a share '
-    "of those of plain MergedCodist, which the last difference of each model is also taken to, seed by seed.",
+    'half a cosine: both still distil in every round. "Late" is FedAvg for the first {first} of {rounds} rounds. "Against plain" is the '
+    "difference to plain MergedCodist, seed by seed; server FLOPs are a share of what it takes.",
     "pools": "A model of a quarter of the width on all clients, one of half the width on half of them, and the full one on the clients of "
     "the large model's pool, each pool a part of the one before; all teach all. With two pools the half-width model has all clients. The "
     "full-width model has the same clients in both. Gains are over FedAvg with as many pools.",
     "gate": "Each teacher's weight is multiplied, example by example, by exp(-entropy / gate), with the entropy of what it says in nats: a "
     "small gate listens to the surest teacher. The small model learns only the first kind of sentences, the large one only the second; "
-    "mixed is all of the test.",
-    "own-alpha": "In the largest pool the large model is the stronger one, and a shared alpha lets the weaker one teach it as much as it "
-    "is taught. Here the small model keeps that alpha and the large one has its own, nearer to 1.",
+    'mixed is all of the test. "Against ungated" is the difference to the same method without a gate, seed by seed.',
+    "own-alpha": "With the largest pool the paper's large model is the stronger one, and a shared alpha lets the weaker one teach it as "
+    'much as it is taught. Here the small model keeps that alpha and the large one has its own, nearer to 1. "Against shared" is the '
+    "difference to MergedCodist with the shared alpha, seed by seed.",
 }
 WIDTHS = {"quarter": "quarter width", "small": "half width", "large": "full width"}
 WAYS = {
@@ -71,7 +74,7 @@ def study(r: Result, name: str) -> str:
 def table(r: Result, name: str) -> str:
     """The question and the table, for each family that it is of."""
     mine = rows(r, name)
-    parts = [QUESTIONS[name].format(first=r["rounds"] // studies.FIRST, rounds=r["rounds"])]
+    parts = [textwrap.fill(QUESTIONS[name].format(first=r["rounds"] // studies.FIRST, rounds=r["rounds"]), LINE)]
     for family in dict.fromkeys(cell["family"] for cell in mine):
         told = [cell for cell in mine if cell["family"] == family]
         parts += [f"**{_heading(r, family, told)}**", tables.render(TABLES[name](r, told), "md")]
@@ -144,8 +147,7 @@ def _gate(r: Result, mine: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _own_alpha(r: Result, mine: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     found = []
     for cell in mine:
-        alpha = sections._schedule(dig(dict(cell), "settings", "method", "alpha"))
-        found.append({"method": "", "alpha": alpha} | _row(r, cell, "own-alpha", "shared"))
+        found.append({"method": "", "alpha": _alpha(cell)} | _row(r, cell, "own-alpha", "shared"))
     return found
 
 
@@ -172,11 +174,15 @@ def _said(difference: claims.Difference) -> str:
     return sections._gain({"difference": difference.mean, "low": difference.low, "high": difference.high})
 
 
+def _alpha(cell: Mapping[str, Any]) -> str:
+    return sections._schedule(dig(dict(cell), "settings", "method", "alpha")).replace(", over 0", "")  # all rounds
+
+
 def _heading(r: Result, family: str, mine: Sequence[Mapping[str, Any]]) -> str:
     of, column = r["families"][family], mine[-1]["column"]
     size = f", |P_H| = {int(column):,} {of['unit']}" if column.isdigit() else ""
     plain = next((c for c in mine if c["row"] == "merged" and c["settings"]), None)
-    alpha = f", plain alpha {sections._schedule(plain['settings']['method']['alpha'])}" if plain else ""
+    alpha = f", plain alpha {_alpha(plain)}" if plain else ""
     return f"{of['data'].partition(',')[0]}{size}, {r['rounds']:,} rounds{alpha}"
 
 
