@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any, TypeVar
 
 from fedcodist.errors import ConfigError, Interrupted
+from fedcodist.screen import Live
 
 EXAMPLE = "fedcodist tune quick/toy --twin --space distillation --trials 20"
 HELP = "Search a config's rates and knobs on held-out data. The same command again goes on, or shows what was found."
@@ -252,40 +253,11 @@ def _fresh_for_eyes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 # While it works
 
 
-class Screen:
+class Screen(Live):
     """One live line a study on stderr: trials, time left, the best so far, rounds of those that run. Elsewhere a line a trial."""
 
     def __init__(self, quiet: bool = False):
-        self.quiet, self.live = quiet, sys.stderr.isatty() and not quiet
-        self._progress: Any = None
-
-    def __enter__(self) -> Screen:
-        if self.live:
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=16),
-                TextColumn("{task.fields[done]}/{task.total:.0f}"),
-                TimeRemainingColumn(elapsed_when_finished=True),
-                TextColumn("{task.fields[best]}"),
-                TextColumn("{task.fields[running]}"),
-            )
-            self._progress = Progress(*columns, console=Console(stderr=True), refresh_per_second=5, speed_estimate_period=600)
-            self._progress.start()
-        return self
-
-    def __exit__(self, *exc: Any) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-
-    def say(self, text: str) -> None:
-        """A line above the progress; also without a terminal, unless quiet."""
-        if self._progress is not None:
-            self._progress.console.print(text, markup=False, highlight=False)
-        elif not self.quiet:
-            print(text, file=sys.stderr)
+        super().__init__(quiet, ("best", "running"), done="{task.fields[done]}", seconds=600.0)
 
     def follow(self, events: Generator[Any, None, T], title: str) -> T:
         """Draw all events; returns what the generator does."""
@@ -301,8 +273,8 @@ class Screen:
                     self.say(f"note: {note}")
                 if event.kind == "opened":
                     before = event.done
-                    if self._progress is not None:
-                        bar = self._progress.add_task(
+                    if self.progress is not None:
+                        bar = self.progress.add_task(
                             f"{title:14}", total=event.of, completed=event.done, done=event.done, best="", running=""
                         )
                 if event.kind == "round":
@@ -310,13 +282,13 @@ class Screen:
                 if event.kind == "over":
                     running.pop(_which(title, event.job), None)
                     left = (time.monotonic() - begun) / (event.done - before) * (event.of - event.done)
-                    if self._progress is None or event.outcome.diverged:
+                    if self.progress is None or event.outcome.diverged:
                         self.say(_line(title, event, left))
-                if self._progress is not None and bar is not None:
+                if self.progress is not None and bar is not None:
                     part = sum(t / rounds for t, rounds in running.values())
                     said = "  ".join(f"{which}: round {t}/{rounds}" for which, (t, rounds) in running.items())
                     best = f"best {100 * event.best[0]:.1f}% (trial {event.best[1]})" if event.best else ""
-                    self._progress.update(bar, completed=event.done + part, done=event.done, best=best, running=said)
+                    self.progress.update(bar, completed=event.done + part, done=event.done, best=best, running=said)
 
 
 def _which(title: str, job: Any) -> str:

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, cast
 
 from fedcodist.session import Event
 
 MARKS = 24  # width of the strip of codistillation marks
 
 
-class Screen:
-    """Draws the events of runs as progress lines: rounds, time left, each pool's held-out accuracy, codistillation marks."""
+class Live:
+    """Progress lines on stderr, if it is a terminal: a bar, how many of how many, the time left, and a column for each of `fields`."""
 
-    def __init__(self, quiet: bool = False):
+    def __init__(self, quiet: bool, fields: Sequence[str], done: str = "", seconds: float = 30.0):
         self.live = sys.stderr.isatty() and not quiet
-        self.quiet = quiet
-        self._progress: Any = None
-        self._bars: dict[Path, Any] = {}
-        self._marks: dict[Path, list[bool]] = {}
+        self.quiet, self.progress = quiet, cast("Any", None)
+        # `done`: what stands before "/total" where that is not the bar's length; `seconds` of the past that the time left is guessed from
+        self._fields, self._done, self._seconds = fields, done, seconds
 
-    def __enter__(self) -> Screen:
+    def __enter__(self) -> Self:
         if self.live:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -31,25 +30,33 @@ class Screen:
             columns = (
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=16),
-                MofNCompleteColumn(),
+                TextColumn(self._done + "/{task.total:.0f}") if self._done else MofNCompleteColumn(),
                 TimeRemainingColumn(elapsed_when_finished=True),
-                TextColumn("{task.fields[accuracy]}"),
-                TextColumn("{task.fields[marks]}"),
+                *(TextColumn(f"{{task.fields[{name}]}}") for name in self._fields),
             )
-            self._progress = Progress(*columns, console=Console(stderr=True), refresh_per_second=5)
-            self._progress.start()
+            self.progress = Progress(*columns, console=Console(stderr=True), refresh_per_second=5, speed_estimate_period=self._seconds)
+            self.progress.start()
         return self
 
     def __exit__(self, *exc: Any) -> None:
-        if self._progress is not None:
-            self._progress.stop()
+        if self.progress is not None:
+            self.progress.stop()
 
     def say(self, text: str) -> None:
         """A line above the progress; also without a terminal, unless quiet."""
-        if self._progress is not None:
-            self._progress.console.print(text, markup=False, highlight=False)
+        if self.progress is not None:
+            self.progress.console.print(text, markup=False, highlight=False)
         elif not self.quiet:
             print(text, file=sys.stderr)
+
+
+class Screen(Live):
+    """Draws the events of runs as progress lines: rounds, time left, each pool's held-out accuracy, codistillation marks."""
+
+    def __init__(self, quiet: bool = False):
+        super().__init__(quiet, ("accuracy", "marks"))
+        self._bars: dict[Path, Any] = {}
+        self._marks: dict[Path, list[bool]] = {}
 
     def show(self, event: Event) -> None:
         """Draw one event."""
@@ -58,11 +65,11 @@ class Screen:
         if event.kind == "skipped":
             self.say(f"already finished: {event.path}")
             return
-        if self._progress is None:
+        if self.progress is None:
             return
         if event.path not in self._bars:
             title = f"{event.config.method.kind} seed {event.seed}"
-            self._bars[event.path] = self._progress.add_task(
+            self._bars[event.path] = self.progress.add_task(
                 f"{title:18}", total=event.config.rounds, completed=event.t, accuracy="", marks=""
             )
             self._marks[event.path] = [False] * MARKS
@@ -73,7 +80,7 @@ class Screen:
             place = min(MARKS - 1, (event.t - 1) * MARKS // event.config.rounds)
             self._marks[event.path][place] = True
             update["marks"] = "".join("*" if mark else "." for mark in self._marks[event.path])
-        self._progress.update(self._bars[event.path], **update)
+        self.progress.update(self._bars[event.path], **update)
 
 
 def accuracies(held_out: dict[str, Any]) -> str:

@@ -25,6 +25,7 @@ class LocalSGD:
     """FedAvg's client: `epochs` passes of SGD with a constant learning rate."""
 
     kind: ClassVar[str] = "local_sgd"
+    rates: ClassVar[tuple[str, ...]] = ("lr",)  # fields that a compiled program takes as arguments: another value compiles nothing
     lr: float = setting(0.03, gt=0, le=1e3)
     epochs: int = setting(1, ge=1, le=10_000)
     batch: int = setting(20, ge=1, le=10**6)
@@ -41,6 +42,7 @@ class Prox:
     """FedProx (Li et al. 2020): LocalSGD on the loss plus mu/2 |w - sent|^2. With mu = 0 it is LocalSGD."""
 
     kind: ClassVar[str] = "prox"
+    rates: ClassVar[tuple[str, ...]] = ("lr",)  # fields that a compiled program takes as arguments: another value compiles nothing
     mu: float = setting(0.01, ge=0, le=1e3)
     lr: float = setting(0.03, gt=0, le=1e3)
     epochs: int = setting(1, ge=1, le=10_000)

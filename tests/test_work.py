@@ -1,10 +1,15 @@
 """What a client does, against a plain numpy loop."""
 
+from dataclasses import dataclass
+
 import jax
 import numpy as np
 import pytest
+from worlds import finish, gauss_federation, same_bits
 
 from fedcodist import keys
+from fedcodist.engines import compiled
+from fedcodist.methods.fedavg import FedAvg
 from fedcodist.models import MLP
 from fedcodist.objective import Classify
 from fedcodist.types import Data
@@ -71,3 +76,29 @@ def test_one_example_is_a_short_batch():
     _, reply = run(LocalSGD(0.5, 1, 20), padded=3, n=1)
     assert float(reply.weight) == 1 and np.isfinite(np.asarray(reply.value["dense0"]["w"])).all()
     assert np.asarray(reply.value["dense0"]["w"]).any()
+
+
+@dataclass(frozen=True)
+class Strict:
+    """A work of somebody else's, which looks at its own rate and says nothing of `rates`."""
+
+    lr: float = 0.1
+
+    def __post_init__(self):
+        assert 0 < self.lr < 1
+
+    def __call__(self, model, objective, sent, data, key):
+        return LocalSGD(lr=self.lr if self.lr < 0.5 else 0.5, batch=4)(model, objective, sent, data, key)
+
+
+def test_another_rate_compiles_nothing_and_a_work_of_ones_own_keeps_its_fields():
+    def trained(work):
+        return finish(gauss_federation(work=work), FedAvg(), rounds=1).state
+
+    one = trained(LocalSGD(lr=0.1, batch=4))
+    before = compiled._run_block._cache_size()
+    other = trained(LocalSGD(lr=0.2, batch=4))
+    assert compiled._run_block._cache_size() == before and not same_bits(one, other)
+    own = trained(Strict(0.1))
+    assert compiled._run_block._cache_size() > before
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), own, one)

@@ -95,12 +95,13 @@ class Compiled:
 
 
 def _work(task: Task, ask: Ask, form: str, data: Data, client_keys: np.ndarray) -> Tree:
-    # The client's learning rate is an argument of the program and no part of it: another rate compiles nothing.
     work: Any = ask.pool.work
-    rate = {"lr": np.float32(work.lr)} if hasattr(work, "lr") else {}
-    statics = ask.pool.model, task.objective, replace(work, lr=1.0) if rate else work, ask.pool.fold, form
+    rates = {name: np.float32(getattr(work, name)) for name in getattr(work, "rates", ())}
+    if rates:
+        work = replace(work, **dict.fromkeys(rates, 1.0))
+    statics = ask.pool.model, task.objective, work, ask.pool.fold, form
     with _first_alone((statics, data.x.shape)), spent("clients"):
-        return jax.block_until_ready(_run_block(*statics, rate, ask.sent, data, client_keys))
+        return jax.block_until_ready(_run_block(*statics, rates, ask.sent, data, client_keys))
 
 
 def cores() -> int:
@@ -111,10 +112,10 @@ def cores() -> int:
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
 def _run_block(
-    model: Model, objective: Objective, work: Any, fold: Fold, form: str, rate: dict[str, Any], sent: Tree, data: Data, client_keys: Any
+    model: Model, objective: Objective, work: Any, fold: Fold, form: str, rates: dict[str, Any], sent: Tree, data: Data, client_keys: Any
 ) -> Tree:
     """The folded replies of a block of clients: data is [clients, rows, ...], padded."""
-    work = replace(work, **rate) if rate else work
+    work = replace(work, **rates) if rates else work
 
     def reply(client: tuple[Data, Any]) -> Any:
         return work(model, objective, sent, *client)
