@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 PIP     = $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
-.PHONY: demo test check kills bench bench-peers docs fuzz wheel clean
+.PHONY: demo test check long kills bench bench-peers docs fuzz wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/fedcodist demo
@@ -19,6 +19,10 @@ check: $(VENV)/.dev
 	$(BIN)/python tools/make_docs.py --check
 	$(BIN)/python tools/make_presets.py --check
 
+# What takes minutes: the paper's Table 1 on embedded data at the smoke budget.
+long: $(VENV)/.dev
+	$(BIN)/python -m pytest -m long
+
 # 50 random kill -9 of a small run, each resumed by the same command; prints how many ended byte-identical.
 kills: $(VENV)/.dev
 	$(BIN)/python tests/faults/kills.py --kills 50 --once
@@ -30,6 +34,8 @@ bench: $(VENV)/.dev
 # The same against FedJAX, Flower on Ray, pfl-research, FedLab and TFF, each in its own environment (gigabytes, and about an hour).
 bench-peers: $(VENV)/.dev
 	$(BIN)/python -m benches.bench --peers
+	$(BIN)/python -m benches.bench --peers --portable
+	$(BIN)/python -m benches.bench --peers --cohorts
 	$(BIN)/python -m benches.bench --scaling
 	$(BIN)/python -m benches.bench --overhead
 	$(BIN)/python -m benches.bench --profile

@@ -1,7 +1,9 @@
 """The benchmark: ours beside plain PyTorch and beside real federated simulators, in one interleaved run.
 
     python -m benches.bench                       ours and plain PyTorch, all workloads at 20 clients
-    python -m benches.bench --peers               all peers too, and 100 and 500 clients a round
+    python -m benches.bench --peers               all peers, 20 clients a round
+    python -m benches.bench --peers --portable    the same without our native kernels
+    python -m benches.bench --peers --cohorts     all peers, 100 and 500 clients a round
     python -m benches.bench --scaling             ours: memory and time of a client from 20 to 500 clients a round
     python -m benches.bench --overhead            ours: what a round costs beside training, and a checkpoint
     python -m benches.bench --profile             ours: where the time of a round goes
@@ -35,6 +37,8 @@ HERE = Path(__file__).resolve().parent
 PAUSE_SECONDS = 0.05  # before a round, so that one side's threads have stopped spinning before the other is timed
 FEWEST_TURNS = 3
 SHORT = ("w1-small-20", "w1-large-20", "w2-small", "w2-large", "w3", "eval-small", "eval-large")
+AMONG_PEERS = ("w1-small-20", "w1-large-20")
+COHORTS = ("w1-small-100", "w1-large-100", "w1-small-500", "w1-large-500")
 SAYS = {
     "w1": "{cohort} clients, FedAvg round, {size} CNN",
     "w2": "{cohort} clients, FedAvg round, {size} LSTM",
@@ -206,7 +210,7 @@ def remember(history: Path, entry: Mapping[str, Any]) -> None:
 
 def compare(args: argparse.Namespace, where: str) -> tuple[str, list[dict[str, Any]]]:
     """All workloads and sides that were asked for; the whole report as Markdown, and the numbers."""
-    names = args.workloads or (list(WORKLOADS) if args.peers else list(SHORT))
+    names = args.workloads or (COHORTS if args.cohorts else AMONG_PEERS if args.peers else SHORT)
     peers = [PEERS[name] for name in args.sides or (PEERS if args.peers else ["torch"])]
     fma, note = machine.build_fma(environments.MADE)
     results = []
@@ -227,7 +231,9 @@ def compare(args: argparse.Namespace, where: str) -> tuple[str, list[dict[str, A
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benches.bench", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--peers", action="store_true", help="all peers and 20, 100 and 500 clients; makes their environments")
+    parser.add_argument("--peers", action="store_true", help="all peers, 20 clients a round; makes their environments")
+    parser.add_argument("--cohorts", action="store_true", help="100 and 500 clients a round instead")
+    parser.add_argument("--portable", action="store_true", help="ours without native kernels")
     parser.add_argument("--sides", nargs="+", choices=PEERS, help="only these, beside ours")
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, help="only these")
     parser.add_argument("--turns", type=int, default=15, help="measured rounds of each side (15)")
@@ -251,6 +257,8 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Measure, print, draw, remember. 1 if our own side failed."""
     args = arguments()
+    if args.portable:
+        os.environ["FEDCODIST_NATIVE"] = "0"
     if hasattr(os, "sched_setaffinity"):  # all sides inherit it: equal cores, however many the machine has
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.threads])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an exception: workers are ended on the way out
@@ -269,14 +277,14 @@ def main() -> int:
         name, results = "profile", apart("profile", str(args.threads))
         words = f"{where}\n\n{report.profile_table(results)}"
     else:
-        name = "peers" if args.peers else "bench"
+        name = ("cohorts" if args.cohorts else "peers" if args.peers else "bench") + ("-portable" if args.portable else "")
         words, results = compare(args, where)
         plot.draw(results, args.out / name, where)
     print(words)
     (args.out / f"{name}.md").write_text(words.rstrip() + "\n")
     loads = {"load_before": load, "load_after": os.getloadavg()}
     remember(args.history, {"bench": name, "when": started, "machine": print_of | loads, "turns": args.turns, "results": results})
-    return int(name in ("peers", "bench") and any("failed" in found["sides"][OURS] for found in results))
+    return int(not (args.scaling or args.overhead or args.profile) and any("failed" in found["sides"][OURS] for found in results))
 
 
 if __name__ == "__main__":

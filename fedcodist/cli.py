@@ -216,7 +216,7 @@ def _demo(args: argparse.Namespace) -> int:
 
     args.config, args.set, args.clamp, args.name = "quick/demo", [], False, None
     args.strict = args.restart = args.profile = False
-    base = _read(args)
+    base = read_config(args)
     arms = [config.twin(base), config.read("quick/demo-periodic"), base]
     return _run_arms(args, arms, opening=DEMO)
 
@@ -232,7 +232,7 @@ Three ways to train them, on the same clients, batches and initial models:
 def _run(args: argparse.Namespace) -> int:
     from fedcodist import config
 
-    base = _read(args)
+    base = read_config(args)
     warnings = config.warnings(base)
     if warnings and args.strict:
         raise ConfigError("\n".join(f"{warning} (--strict)" for warning in warnings))
@@ -244,7 +244,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _run_arms(args: argparse.Namespace, arms: list[Any], opening: str = "") -> int:
-    _prepare_jax()
+    prepare_jax()
     from fedcodist import compare, config, report, runs, screen, session, tables, tensorboard
 
     if args.tensorboard:
@@ -290,7 +290,7 @@ def _run_arms(args: argparse.Namespace, arms: list[Any], opening: str = "") -> i
 def _seeds(args: argparse.Namespace, arms: list[Any], root: Path) -> list[int]:
     """The seeds asked for; or the config's; or those already in the run directory; or one drawn now, which is printed and kept."""
     if args.seeds is not None:
-        return _parse_seeds(args.seeds)
+        return parse_seeds(args.seeds)
     if arms[-1].seeds:
         return list(arms[-1].seeds)
     there = sorted((root / arms[-1].name / arms[-1].method.kind).glob("seed-*"))
@@ -303,7 +303,7 @@ def _seeds(args: argparse.Namespace, arms: list[Any], root: Path) -> list[int]:
     return [drawn]
 
 
-def _parse_seeds(text: str) -> list[int]:
+def parse_seeds(text: str) -> list[int]:
     seeds: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,19})(?:-(\d{1,19}))?\s*", part)
@@ -320,7 +320,7 @@ def _parse_seeds(text: str) -> list[int]:
 def _show(args: argparse.Namespace) -> int:
     from fedcodist import config, plan, tables
 
-    resolved = _read(args)
+    resolved = read_config(args)
     if args.config_only:
         print(json.dumps(config.plain(resolved), indent=2))
         return 0
@@ -382,7 +382,7 @@ VERBS = {
 }
 
 
-def _read(args: argparse.Namespace) -> Any:
+def read_config(args: argparse.Namespace) -> Any:
     from fedcodist import config
 
     assignments = list(args.set)
@@ -393,7 +393,7 @@ def _read(args: argparse.Namespace) -> Any:
     return config.read(args.config, assignments)
 
 
-def _prepare_jax() -> None:
+def prepare_jax() -> None:
     """A compilation cache, so that a second run starts in seconds. FEDCODIST_CACHE names it; empty switches it off."""
     import jax
 

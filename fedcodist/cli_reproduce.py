@@ -47,15 +47,15 @@ def add(parser: Any, once: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """The verb."""
     from fedcodist import plots, session, tables
-    from fedcodist.cli import _parse_seeds, _prepare_jax
+    from fedcodist.cli import parse_seeds, prepare_jax
 
-    _prepare_jax()
+    prepare_jax()
     from fedcodist.reproduce import cells, running, sections
 
     if args.docs is not None:
-        plots._matplotlib()  # now, and not after hours of training
+        plots.load_matplotlib()  # now, and not after hours of training
     every = cells.cells(args.table, args.budget)
-    chosen = cells.choose(every, args.cell, _parse_seeds(args.seeds) if args.seeds is not None else None)
+    chosen = cells.choose(every, args.cell, parse_seeds(args.seeds) if args.seeds is not None else None)
     root = Path(args.out)
     place = root / f"{args.table}-{args.budget}"
     if args.list:

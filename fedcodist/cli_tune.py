@@ -78,7 +78,7 @@ def _tune(args: argparse.Namespace) -> int:
         value = getattr(args, flag)
         if value is not None and not least <= value < 2**63:
             raise ConfigError(f"--{flag}: got {value}; allowed an integer >= {least}")
-    base = cli._read(args)
+    base = cli.read_config(args)
     seed = args.seed if args.seed is not None else (base.seeds or (0,))[0]
     search = tune.Search(base, _space(args, base), args.trials, seed, args.objective, not args.no_prune, args.clamp)
     paired = base.method.kind != "fedavg"
@@ -88,7 +88,7 @@ def _tune(args: argparse.Namespace) -> int:
     fixed = paired and (args.rates_from or (args.twin and args.space == "distillation"))
     if fixed and not space.without(search.space, twin.space):
         raise ConfigError("--rates-from: got a space that has nothing else; allowed distillation | all, or a file")
-    cli._prepare_jax()
+    cli.prepare_jax()
     task = base.task.load()
     tune.check(search, task)  # or the method could be refused after its twin is tuned
     arms: list[tuple[Any, list[Any]]] = []

@@ -50,11 +50,12 @@ def of_rounds(fed: Federation, method: Any, rounds: Iterable[Mapping[str, Info]]
             sent = info["clients"] + info.get("dropped", 0)
             client_bytes[name] += 2 * 4 * size[name] * sent  # the model down, its gradient up, in float32
             client_flops[name] += training[name] * info["examples"] * getattr(fed.pools[name].work, "epochs", 1)
-            if info.get("codistilled"):
-                rows = distill.steps * distill.batch
-                # Each frozen model speaks once a batch for all its students; its cost is booked where it is itself a student.
-                server_flops[name] += rows * (training[name] + forward[name])
-                steps[name] += distill.steps
+        students = [name for name, info in pools.items() if info.get("codistilled")]
+        for name in students:
+            server_flops[name] += distill.steps * distill.batch * training[name]
+            steps[name] += distill.steps
+        for name in {teacher for student in students for teacher in fed.teachers(student)}:  # a frozen model speaks once for all of them
+            server_flops[name] += distill.steps * distill.batch * forward[name]
     return {
         "client_bytes": client_bytes,
         "client_flops": client_flops,

@@ -115,7 +115,7 @@ class Federation:
         `nth` counts the distillations before this one, and with it the place in the stream of public data.
         """
         wanted = self.names if students is None else students
-        taught = {i: self._teachers(i) for i in self.names if i in wanted and self.table[i]}
+        taught = {i: self.teachers(i) for i in self.names if i in wanted and self.table[i]}
         if not taught:
             return {}, {}
         speakers = [j for j in self.names if any(j in teachers for teachers in taught.values())]
@@ -170,13 +170,14 @@ class Federation:
         """Students take the place of the models; their server momentum starts again, the learning rate goes on (A29)."""
         return {name: self.pools[name].fresh(students[name]) if name in students else state[name] for name in self.names}
 
-    def _teachers(self, student: str) -> dict[str, tuple[float, float]]:
-        """{teacher: (weight, temperature)} in canonical order; the student itself speaks with weight gamma at temperature 1."""
+    def teachers(self, student: str) -> dict[str, tuple[float, float]]:
+        """{teacher: (weight, temperature)} in canonical order; the student itself speaks with weight gamma at temperature 1. One that
+        hears nobody else (topology "self") does so at its own temperature as a teacher: at 1 it would have nothing to learn."""
         others = {j: w for j, w in self.table[student].items() if j != student}
-        gamma = self.pools[student].learns.self_weight if others else 1.0
-        taught = {j: ((1 - gamma) * w, self.pools[j].teaches.temperature) for j, w in others.items()}
-        if gamma > 0:
-            taught[student] = (gamma, 1.0)
+        if not others:
+            return {student: (1.0, self.pools[student].teaches.temperature)}
+        gamma = self.pools[student].learns.self_weight
+        taught = {j: ((1 - gamma) * w, self.pools[j].teaches.temperature) for j, w in others.items()} | {student: (gamma, 1.0)}
         return {j: taught[j] for j in self.names if j in taught and taught[j][0] > 0}
 
     def _speak(

@@ -74,7 +74,7 @@ RC = {
 
 def draw(arms: Sequence[Arm], out: Path) -> dict[str, str]:
     """Every picture that these arms give, saved into a directory as PNG and SVG: {name: SVG}."""
-    matplotlib = _matplotlib()
+    matplotlib = load_matplotlib()
     out.mkdir(parents=True, exist_ok=True)
     drawn = {}
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **RC}), warnings.catch_warnings():
@@ -95,7 +95,7 @@ def accuracy(arms: Sequence[Arm], metric: str = "accuracy") -> Figure | None:
     if not panels:
         return None
     columns = min(len(panels), 3) if len(names) == 1 or len(names) > 4 else len(names)
-    figure, axes = _grid(len(panels), columns, height=2.5 if columns > 2 else 3.0)
+    figure, axes = grid(len(panels), columns, height=2.5 if columns > 2 else 3.0)
     ends: list[tuple[Axes, list[Label]]] = []
     for place, ((pool, domain), ax) in enumerate(zip(panels, axes, strict=True)):
         ax.set_title(_short(pool) if len(names) == 1 else f"{_short(pool)} · {_short(domain)}")
@@ -115,8 +115,8 @@ def accuracy(arms: Sequence[Arm], metric: str = "accuracy") -> Figure | None:
                     ax.plot(*part[-1], color=colour, marker="x", markersize=6, markeredgewidth=1.6)
                     if not line:
                         labels.append((*part[-1], arm.short, colour))
-            strips += _mark(ax, compare.codistilled(arm.runs, pool), colour, strips)
-        _whole_rounds(ax)
+            strips += mark(ax, compare.codistilled(arm.runs, pool), colour, strips)
+        whole_rounds(ax)
         ax.margins(x=0.01, y=0.08)
         if strips:  # room for the marks below the lines
             low, high = ax.get_ylim()
@@ -126,7 +126,7 @@ def accuracy(arms: Sequence[Arm], metric: str = "accuracy") -> Figure | None:
         if place + columns >= len(panels):
             ax.set_xlabel("round")
         ends.append((ax, labels))
-    _label_ends(figure, ends)
+    label_ends(figure, ends)
     return figure
 
 
@@ -144,7 +144,7 @@ def gain(arms: Sequence[Arm], metric: str = "accuracy") -> Figure | None:
     if not lines:
         return None
     columns = min(len(lines), 3)
-    figure, axes = _grid(len(lines), columns, height=2.3, sharey=True)
+    figure, axes = grid(len(lines), columns, height=2.3, sharey=True)
     ends: list[tuple[Axes, list[Label]]] = []
     for place, (ax, (pool, drawn)) in enumerate(zip(axes, lines.items(), strict=True)):
         ax.set_title(_short(pool))
@@ -156,14 +156,14 @@ def gain(arms: Sequence[Arm], metric: str = "accuracy") -> Figure | None:
             ax.plot(rounds, middle, color=colour, linestyle=style)
             labels.append((rounds[-1], middle[-1], arm.short, colour))
         labels.append((max(line[-1][0] for *_, line in drawn), 0.0, "twin", TWIN_COLOUR))
-        _whole_rounds(ax)
+        whole_rounds(ax)
         ax.margins(x=0.01, y=0.08)
         if place % columns == 0:
             ax.set_ylabel("gain over twin, points")
         if place + columns >= len(lines):
             ax.set_xlabel("round")
         ends.append((ax, labels))
-    _label_ends(figure, ends)
+    label_ends(figure, ends)
     return figure
 
 
@@ -175,7 +175,7 @@ def gradients(arms: Sequence[Arm]) -> Figure | None:
     if not pools:
         return None
     cosines = any(_any(taught, pool, "cosine") for pool in pools)
-    figure, axes = _grid(len(pools) * (2 if cosines else 1), len(pools), height=2.1)
+    figure, axes = grid(len(pools) * (2 if cosines else 1), len(pools), height=2.1)
     ends: list[tuple[Axes, list[Label]]] = []
     for column, pool in enumerate(pools):
         ax, labels = axes[column], []
@@ -193,7 +193,7 @@ def gradients(arms: Sequence[Arm]) -> Figure | None:
                 dots = {"linestyle": "none", "marker": "o", "markersize": 4} if sparse else {"linestyle": STYLES[2], "linewidth": 1.5}
                 ax.plot(*zip(*deltas, strict=True), color=colour, **dots)
                 labels.append((*deltas[-1], f"|δ| {arm.short}", colour))
-        _whole_rounds(ax)
+        whole_rounds(ax)
         if column == 0:
             ax.set_ylabel("length")
         ends.append((ax, labels))
@@ -207,12 +207,12 @@ def gradients(arms: Sequence[Arm]) -> Figure | None:
             if line:
                 ax.plot(*zip(*line, strict=True), color=colour, linewidth=1.3)
                 labels.append((*line[-1], arm.short, colour))
-        _whole_rounds(ax)
+        whole_rounds(ax)
         ax.set_xlabel("round")
         if column == 0:
             ax.set_ylabel("cosine of g and δ")
         ends.append((ax, labels))
-    _label_ends(figure, ends)
+    label_ends(figure, ends)
     return figure
 
 
@@ -223,7 +223,7 @@ def cost(arms: Sequence[Arm]) -> Figure | None:
     values = {what: [compare.mean(compare.cost_of(run, what) for run in arm.finished) for arm, _ in shown] for what in compare.COSTS}
     if not any(v is not None for of_arm in values.values() for v in of_arm):
         return None
-    figure, axes = _grid(len(titles), 4, height=0.75 + 0.27 * len(shown), sharey=True)
+    figure, axes = grid(len(titles), 4, height=0.75 + 0.27 * len(shown), sharey=True)
     for ax, title, (what, amounts) in zip(axes, titles, values.items(), strict=True):
         ax.set_title(title, fontsize=9)
         ax.grid(False)
@@ -245,14 +245,14 @@ def cost(arms: Sequence[Arm]) -> Figure | None:
 
 def draw_bars(histograms: Mapping[str, Sequence[tuple[str, int]]], path: Path) -> None:
     """Save a panel of bars for each histogram, [(bin, count)], as path.png and path.svg."""
-    matplotlib = _matplotlib()
+    matplotlib = load_matplotlib()
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **RC}):
         save(bars({title: bins for title, bins in histograms.items() if bins}), path)
 
 
 def bars(shown: Mapping[str, Sequence[tuple[str, int]]]) -> Figure:
     """A panel of bars for each histogram."""
-    figure, axes = _grid(len(shown), 2, 2.2)
+    figure, axes = grid(len(shown), 2, 2.2)
     for ax, (title, bins) in zip(axes, shown.items(), strict=True):
         names, counts = zip(*bins, strict=True)
         ax.bar(range(len(bins)), counts, color=COLOURS[0], width=0.8)
@@ -311,7 +311,7 @@ def colours(arms: Sequence[Arm]) -> list[str]:
     return [THEME[colour] for _, colour, _ in _styled(arms)]
 
 
-def _matplotlib() -> Any:
+def load_matplotlib() -> Any:
     try:
         import matplotlib
         import matplotlib.figure
@@ -337,7 +337,7 @@ def _styled(arms: Iterable[Arm]) -> list[tuple[Arm, str, Any]]:
     return found
 
 
-def _grid(panels: int, columns: int, height: float, sharey: bool = False) -> tuple[Figure, list[Axes]]:
+def grid(panels: int, columns: int, height: float, sharey: bool = False) -> tuple[Figure, list[Axes]]:
     from matplotlib.figure import Figure
 
     rows = -(-panels // columns)
@@ -370,7 +370,7 @@ def _thin(line: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
     return [tuple(sum(column) / len(group) for column in zip(*group, strict=True)) for group in groups] + [line[-1]]
 
 
-def _mark(ax: Axes, rounds: Sequence[int], colour: str, place: int) -> int:
+def mark(ax: Axes, rounds: Sequence[int], colour: str, place: int) -> int:
     """Where codistillation happened: a strip under the lines where rounds follow each other, a vertical line where one stands alone.
     Gives back how many strips it took."""
     spans: list[list[int]] = []
@@ -394,7 +394,7 @@ def _mark(ax: Axes, rounds: Sequence[int], colour: str, place: int) -> int:
     return took
 
 
-def _whole_rounds(ax: Axes) -> None:
+def whole_rounds(ax: Axes) -> None:
     from matplotlib.ticker import MaxNLocator
 
     ax.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
@@ -409,7 +409,7 @@ def _plain_log(ax: Axes) -> None:
     ax.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _label_ends(figure: Figure, panels: Iterable[tuple[Axes, list[Label]]]) -> None:
+def label_ends(figure: Figure, panels: Iterable[tuple[Axes, list[Label]]]) -> None:
     """The arms' names at the ends of their lines, pushed apart where they would cover each other."""
     placed = []
     for ax, labels in panels:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import csv
 import importlib.util
 import io
-import json
-import math
 import re
 import shlex
 from collections.abc import Iterable, Sequence
@@ -19,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from fedcodist import compare, plots
+from fedcodist import compare, plots, toml
 from fedcodist.clock import THREADS
 from fedcodist.compare import Arm, dig, number, points
 from fedcodist.plots import si
@@ -81,7 +79,7 @@ def content(runs: Sequence[Any]) -> dict[str, Any]:
         "steps": [{"label": arm.label, "colour": colours[arm.label], "rows": rows} for arm in arms if (rows := compare.steps_of(arm))],
         "cost": costs(arms, colours),
         "profile": profile(arms, colours),
-        "configs": [{"label": arm.label, "file": f"{_file(arm)}.toml", "text": toml(arm.runs[0].config)} for arm in arms],
+        "configs": [{"label": arm.label, "file": f"{_file(arm)}.toml", "text": toml.text(arm.runs[0].config)} for arm in arms],
         "runs": [run_row(arm, run, colours[arm.label]) for arm in arms for run in arm.runs],
         "notes": notes(arms),
         "commands": commands(arms),
@@ -289,51 +287,9 @@ def rows_csv(runs: Iterable[Any]) -> str:
     return text.getvalue()
 
 
-def toml(table: Any) -> str:
-    """A plain table as TOML: single values first, then a section a table; `pools` and its like get a section for each entry.
-
-    >>> print(toml({"rounds": 2, "task": {"kind": "a"}, "pools": {"s": {"cohort": 1, "model": {"kind": "m"}}}}))
-    rounds = 2
-    task = { kind = "a" }
-    <BLANKLINE>
-    [pools.s]
-    cohort = 1
-    model = { kind = "m" }
-    """
-    if not isinstance(table, dict):
-        return ""
-    top, sections = [], []
-    for key, value in table.items():
-        if isinstance(value, dict) and value and all(isinstance(v, dict) for v in value.values()):
-            sections += [(f"{_key(key)}.{_key(name)}", inner) for name, inner in value.items()]
-        elif isinstance(value, dict) and any(isinstance(v, dict) for v in value.values()):
-            sections.append((_key(key), value))
-        elif value is not None:  # TOML has no null: a key that is not set is left out
-            top.append(f"{_key(key)} = {_value(value)}")
-    blocks = ["\n".join(top)] if top else []
-    for head, inner in sections:
-        blocks.append("\n".join([f"[{head}]", *(f"{_key(k)} = {_value(v)}" for k, v in inner.items() if v is not None)]))
-    return "\n\n".join(blocks)
-
-
 def minus(text: str) -> str:
     """With the typographer's minus before numbers."""
     return re.sub(r"(?<![\w.-])-(?=\d)", "−", str(text))
-
-
-def _key(key: Any) -> str:
-    return str(key) if re.fullmatch(r"[A-Za-z0-9_-]+", str(key)) else json.dumps(str(key), ensure_ascii=False)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, dict):
-        inner = ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items() if v is not None)
-        return f"{{ {inner} }}" if inner else "{}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_value, value))}]"
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _gain(row: dict[str, Any]) -> dict[str, Any]:

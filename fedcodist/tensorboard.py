@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedcodist import checkpoint, compare, runs
+from fedcodist import checkpoint, compare, runs, toml
 from fedcodist.checkpoint import Damaged, RunError, say, storing
 from fedcodist.compare import number
 from fedcodist.errors import ConfigError
@@ -175,11 +175,9 @@ def _messages(name: str) -> Any:
 def _head(run: runs.Recorded, start: float) -> Iterator[Any]:
     from tensorboardX.summary import text
 
-    from fedcodist.report import toml
-
     yield _messages("event").Event(wall_time=start, file_version="brain.Event:2")
     for name, table in (("config", run.config), ("environment", run.environment)):
-        lines = toml(table).encode("utf-8", "replace").decode().splitlines()
+        lines = toml.text(table).encode("utf-8", "replace").decode().splitlines()
         yield _event(start, 0, text(name, "\n".join(f"    {line}" for line in lines)))  # four spaces: code, in Markdown
     settings = {name: value for name, value in _leaves(run.config) if name != "data"}
     yield _event(start, 0, _session_start(settings | {"seed": compare.seed_of(run)}, start))

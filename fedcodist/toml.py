@@ -6,6 +6,8 @@ their line. That is exact for one key a line, which is how TOML is written; anyt
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import re
 import stat
@@ -144,3 +146,51 @@ def _depth(value: Any, most: int = MAX_DEPTH + 1) -> int:
 
 def _copy(value: Any) -> Any:
     return {k: _copy(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def text(table: Any) -> str:
+    """A plain table as TOML: single values first, then a section a table; `pools` and its like get a section for each entry.
+
+    >>> print(text({"rounds": 2, "task": {"kind": "a"}, "pools": {"s": {"cohort": 1, "model": {"kind": "m"}}}}))
+    rounds = 2
+    task = { kind = "a" }
+    <BLANKLINE>
+    [pools.s]
+    cohort = 1
+    model = { kind = "m" }
+    """
+    if not isinstance(table, dict):
+        return ""
+    top, sections = [], []
+    for key, value in table.items():
+        if isinstance(value, dict) and value and all(isinstance(v, dict) for v in value.values()):
+            sections += [(f"{bare(key)}.{bare(name)}", inner) for name, inner in value.items()]
+        elif isinstance(value, dict) and any(isinstance(v, dict) for v in value.values()):
+            sections.append((bare(key), value))
+        elif value is not None:  # TOML has no null: a key that is not set is left out
+            top.append(f"{bare(key)} = {inline(value)}")
+    blocks = ["\n".join(top)] if top else []
+    for head, inner in sections:
+        blocks.append("\n".join([f"[{head}]", *(f"{bare(k)} = {inline(v)}" for k, v in inner.items() if v is not None)]))
+    return "\n\n".join(blocks)
+
+
+def bare(key: Any) -> str:
+    """A key as TOML writes it, in quotes where it must be."""
+    return str(key) if re.fullmatch(r"[A-Za-z0-9_-]+", str(key)) else json.dumps(str(key), ensure_ascii=False)
+
+
+def inline(value: Any) -> str:
+    """A value on one line. TOML has no null: a key without a value is left out.
+
+    >>> inline({"kind": "kl", "weights": (1, 0.5), "gate": None})
+    '{ kind = "kl", weights = [1, 0.5] }'
+    """
+    if isinstance(value, dict):
+        inner = ", ".join(f"{bare(k)} = {inline(v)}" for k, v in value.items() if v is not None)
+        return f"{{ {inner} }}" if inner else "{}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(inline, value))}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False, default=str)

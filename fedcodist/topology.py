@@ -60,7 +60,7 @@ def none(names: Sequence[str]) -> Table:
 
 
 def alone(names: Sequence[str]) -> Table:
-    """Everybody hears only its own start, whatever its self-weight: distillation without another teacher, to tell what the others add.
+    """Everybody hears only its own start, at its own temperature: distillation without another teacher, to tell what the others add.
 
     >>> alone(["a", "b"])
     {'a': {'a': 1.0}, 'b': {'b': 1.0}}

@@ -15,7 +15,7 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedcodist import checkpoint, config, space, study
+from fedcodist import checkpoint, config, space, study, toml
 from fedcodist.checkpoint import Damaged, canonical
 from fedcodist.config import Config
 from fedcodist.errors import ConfigError
@@ -205,8 +205,6 @@ def rows(search: Search, found: Iterable[Trial]) -> list[dict[str, Any]]:
 
 def write(search: Search, path: Path, found: Sequence[Trial]) -> None:
     """All trials as JSON lines, and the best as a config that can be run."""
-    from fedcodist import report
-
     lines = [json.dumps(row | {"curve": trial.outcome.curve}) for row, trial in zip(rows(search, found), found, strict=True)]
     checkpoint.replace_file(path / TRIALS, "".join(f"{line}\n" for line in lines).encode())
     best = winner(found)
@@ -222,5 +220,5 @@ def write(search: Search, path: Path, found: Sequence[Trial]) -> None:
     for key in (key for range in search.space.values() for key in range.keys):
         head.append(f"tuned: {key} = {canonical(best.get(key))}, was {canonical(space.get(search.config, key))}")
     tuned = replace(best.config, name=f"{search.config.name[:58]}-tuned")  # not in the way of runs of the config as it was
-    text = "".join(f"# {line}\n" for line in head) + report.toml(config.plain(tuned)) + "\n"
+    text = "".join(f"# {line}\n" for line in head) + toml.text(config.plain(tuned)) + "\n"
     checkpoint.replace_file(path / BEST, text.encode())

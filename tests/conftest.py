@@ -8,7 +8,18 @@ os.environ["FEDCODIST_CACHE"] = str(CACHE)
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax  # noqa: E402
+import pytest  # noqa: E402
 
 jax.config.update("jax_compilation_cache_dir", str(CACHE))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+@pytest.fixture(scope="module")
+def prepared():
+    """JAX is prepared already, with a cache for small programs too; a command in this process must not do it again as users have it."""
+    from fedcodist import cli
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli, "prepare_jax", lambda: None)
+        yield

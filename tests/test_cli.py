@@ -53,12 +53,7 @@ distill = { steps = 4, batch = 50 }
 PERIODIC = 'method={ kind = "periodic", period = 2, distill = { steps = 4, batch = 50 } }'
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_cache():
-    """conftest.py has prepared JAX already, with a cache for small programs too; the processes below prepare it as users have it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli, "_prepare_jax", lambda: None)
-        yield
+pytestmark = pytest.mark.usefixtures("prepared")
 
 
 def tree(place: Path) -> dict[str, str]:

@@ -158,12 +158,12 @@ def apart(a, b):
 
 
 def test_a_student_of_itself_hears_its_own_start_alone():
-    # Neither the self-weight nor the temperature, which is for other students, has a say.
+    # Its self-weight has no say, and its temperature does: at 1 there is nothing to learn.
     for gamma in (0.0, 0.25):
         learns = Learns(lr=0.1, decay=1.0, self_weight=gamma)
         fed = dataclasses.replace(scalar_federation(learns=learns, teaches=Teaches(2.0)), topology="self")
-        assert [fed._teachers(name) for name in ("a", "b")] == [{"a": (1.0, 1.0)}, {"b": (1.0, 1.0)}]
-    assert set(scalar_federation(learns=learns)._teachers("a")) == {"a", "b"}
+        assert [fed.teachers(name) for name in ("a", "b")] == [{"a": (1.0, 2.0)}, {"b": (1.0, 2.0)}]
+    assert set(scalar_federation(learns=learns).teachers("a")) == {"a", "b"}
 
 
 @pytest.mark.parametrize("loss", ["kl", "reverse_kl", "js"])
@@ -177,6 +177,16 @@ def test_a_fresh_student_of_itself_has_nothing_to_learn(loss):
         assert info[name]["distill_loss"] == pytest.approx([0, 0], abs=1e-6) and info[name]["agreement"] == {}
     taught, _ = gauss_federation().codistill(Distiller(steps=1, batch=10, loss=loss), theta, 1, keys.root(0), 0)
     assert all(apart(taught[name], theta[name]) > 0.009 for name in taught)  # where another teaches it is a whole step
+
+
+def test_a_student_of_itself_becomes_surer_by_a_low_temperature():
+    fed = gauss_federation(topology="self", learns=Learns(lr=0.01), teaches=Teaches(0.5))
+    theta = params_of(fed.init(keys.root(0)))
+    student, _ = fed.codistill(Distiller(steps=30, batch=50), theta, 1, keys.root(0), 0)
+    for name, pool in fed.pools.items():
+        before, after = (np.asarray(jax.nn.softmax(pool.model.apply(params[name], fed.task.public.x, None))) for params in (theta, student))
+        assert after.max(-1).mean() > before.max(-1).mean() + 0.02
+        assert (after.argmax(-1) == before.argmax(-1)).mean() > 0.9
 
 
 def test_periodic_codistillation_with_oneself_is_fedavg_but_for_the_restart():
@@ -214,9 +224,19 @@ def test_each_model_speaks_once_to_itself_and_that_is_what_it_costs(monkeypatch)
     assert cost.expected(gauss_federation(topology="none"), PeriodicCodist(2, how), 5)["server_steps"] == 0
 
 
+def test_a_teacher_that_is_no_student_costs_what_it_says():
+    how = Distiller(steps=4, batch=10)
+    one_way = cost.expected(gauss_federation(topology={"large": {"small": 1.0}}), PeriodicCodist(2, how), 5)["server_flops"]
+    fed = gauss_federation()
+    assert one_way["small"] == 2 * 40 * cost.forward_flops(fed, "small")
+    assert one_way["large"] == 2 * 40 * (cost.training_flops(fed, "large") + cost.forward_flops(fed, "large"))  # it hears itself too
+    silent = cost.expected(gauss_federation(topology={"large": {"small": 1.0}}, learns=Learns(self_weight=0.0)), PeriodicCodist(2, how), 5)
+    assert silent["server_flops"]["large"] == 2 * 40 * cost.training_flops(fed, "large")
+
+
 @pytest.mark.parametrize("kind", ["periodic", "merged"])
 def test_a_run_with_oneself_is_planned_run_and_reported(kind, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(cli, "_prepare_jax", lambda: None)
+    monkeypatch.setattr(cli, "prepare_jax", lambda: None)
     more = {"periodic": "period = 2", "merged": "alpha = 0.7"}[kind]
     given = ["rounds=2", "topology=self", f'method={{ kind = "{kind}", {more}, distill = {{ steps = 2, batch = 20 }} }}']
     made = config.read("quick/toy", given)

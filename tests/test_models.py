@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedcodist import keys, tree
+from fedcodist import keys, native, tree
 from fedcodist.models import CNN, LSTM, MLP, MODELS
 from fedcodist.models.layers import conv3x3, conv_init, dense_init, max_pool
 
@@ -75,24 +75,32 @@ def test_a_tie_in_a_max_pool_shares_the_gradient():
     # The departure from XLA's, which picks the first of them: every ReLU's zeros are ties, and nothing of the gradient is lost.
     x = jnp.array([1.0, 1.0, 0.0, 1.0]).reshape(1, 2, 2, 1)
     grad = jax.grad(lambda x: 6.0 * jnp.sum(max_pool(x)))(x)
-    assert grad.ravel().tolist() == pytest.approx([3.0, 1.5, 0.0, 1.5])  # first down, then across
+    assert grad.ravel().tolist() == pytest.approx([3.0, 1.5, 0.0, 1.5])  # across, and then down
 
 
 @pytest.mark.parametrize("layout, pooled_after", [("24/same", (0, 1)), ("32/valid", (1, 2))])
-def test_a_cnn_layer_by_layer(layout, pooled_after):
+@pytest.mark.parametrize("kernels", ["1", "0"])
+def test_a_cnn_layer_by_layer(layout, pooled_after, kernels, monkeypatch):
+    monkeypatch.setenv(native.SWITCH, kernels)
     side = int(layout[:2])
     model = CNN((2, 3, 4), (5, 6), layout).build((side, side, 1), 7)
     params = jax.tree.map(lambda leaf: jnp.asarray(0.3 * draw(*leaf.shape, seed=leaf.size)), jax.eval_shape(model.init, keys.root(0)))
-    x = want = draw(2, side, side, 1)
-    for i in range(3):
-        want = jax.nn.relu(xla_conv(params[f"conv{i}"], want, layout[3:].upper()))
-        want = xla_pool(want) if i in pooled_after else want
-    assert want.shape == (2, 6, 6, 4)
-    want = want.reshape(2, -1)
-    for i in range(3):
-        want = want @ params[f"dense{i}"]["w"] + params[f"dense{i}"]["b"]
-        want = jax.nn.relu(want) if i < 2 else want
-    assert np.asarray(model.apply(params, x, None)) == pytest.approx(np.asarray(want), rel=1e-4, abs=1e-4)
+    images, pull = draw(2, side, side, 1), draw(2, 7, seed=1)
+
+    def layers(params, x):
+        for i in range(3):
+            x = jax.nn.relu(xla_conv(params[f"conv{i}"], x, layout[3:].upper()))
+            x = xla_pool(x) if i in pooled_after else x
+        assert x.shape == (2, 6, 6, 4)
+        x = x.reshape(2, -1)
+        for i in range(3):
+            x = x @ params[f"dense{i}"]["w"] + params[f"dense{i}"]["b"]
+            x = jax.nn.relu(x) if i < 2 else x
+        return x
+
+    ours, theirs = (jax.vjp(form, params, images) for form in (lambda params, x: model.apply(params, x, None), layers))
+    assert np.asarray(ours[0]) == pytest.approx(np.asarray(theirs[0]), rel=1e-4, abs=1e-4)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3), ours[1](pull), theirs[1](pull))
 
 
 def sigmoid(z):

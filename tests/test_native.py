@@ -6,6 +6,7 @@ import subprocess
 import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from fedcodist import native
 from fedcodist.errors import ConfigError
-from fedcodist.models.layers import conv3x3, im2col3x3, max_pool, relu_pool
+from fedcodist.models.layers import conv3x3, conv_pool, im2col3x3, max_pool
 from fedcodist.native import build
 from fedcodist.objective import Images
 
@@ -78,6 +79,12 @@ SHAPES = [
     (7, 4, 11, 31, 17, 1),
     (2, 13, 2, 1, 64, 1),
     (1, 5, 40, 2, 48, 1),
+    (20, 12, 12, 32, 64, 1),  # from here on by Winograd, with even and odd maps, and more and fewer patches than are taken at once
+    (7, 7, 5, 32, 32, 1),
+    (2, 14, 15, 64, 48, 0),
+    (1, 2, 2, 32, 32, 1),
+    (2, 5, 6, 40, 40, 1),  # one vector more than two, of eight and of four floats
+    (2, 5, 6, 36, 36, 0),
 ]
 
 
@@ -95,7 +102,7 @@ def test_it_is_a_convolution(shape):
         st.integers(1, 9),
         st.integers(1, 9),
         st.sampled_from([1, 3, 5, 16, 17, 31, 32, 64]),
-        st.sampled_from([1, 2, 15, 16, 33, 64]),
+        st.sampled_from([1, 2, 15, 16, 32, 33, 64]),
         st.sampled_from([0, 1]),
     ),
     st.integers(0, 2**32),
@@ -123,14 +130,23 @@ def test_it_is_xlas_and_the_portable_form(padding):
 @needed
 @pytest.mark.parametrize("number", NUMBERS)
 def test_equal_bits_whoever_computes_them(number):
-    # Two shapes in turn, so that scratch memory is found as another call left it.
-    both = [arrays(6, 9, 7, 5, 19, 1), arrays(3, 12, 12, 16, 40, 0)]
-    run = jax.jit(lambda pad, *args: ours(*args, pad, number), static_argnums=0)
-    first = [jax.tree.map(np.asarray, run(pad, *args)) for pad, args in zip((1, 0), both, strict=True)]
+    # Shapes in turn, so that scratch memory is found as another call left it.
+    shapes = (6, 9, 7, 5, 19, 1), (3, 12, 12, 16, 40, 0), (7, 9, 8, 32, 32, 1), (5, 6, 7, 64, 32, 0)
+    filled = [arrays(*shape) for shape in shapes]
+
+    @partial(jax.jit, static_argnums=0)
+    def run(pad, x, w, b, grad):
+        out, pull = jax.vjp(lambda *args: native._pool(*args, pad, number), x, w, b)
+        return *ours(x, w, b, grad, pad, number), out, *pull(out)
+
+    def found(i):
+        return jax.tree.map(np.asarray, run(shapes[i][-1], *filled[i]))
+
+    first = [found(i) for i in range(len(shapes))]
     with ThreadPoolExecutor(4) as threads:
-        again = list(threads.map(lambda i: jax.tree.map(np.asarray, run(1 - i % 2, *both[i % 2])), range(40)))
-    for i, found in enumerate(again):
-        assert all(np.array_equal(a, b) for a, b in zip(found, first[i % 2], strict=True))
+        again = list(threads.map(lambda i: found(i % len(shapes)), range(40)))
+    for i, one in enumerate(again):
+        assert all(np.array_equal(a, b) for a, b in zip(one, first[i % len(shapes)], strict=True))
 
 
 @needed
@@ -152,6 +168,15 @@ def test_it_works_in_every_kind_of_program():
     close(jax.vmap(lambda x, w: native.conv3x3(x, w, b, "SAME"))(xs, ws)[2], np.zeros_like(grad) + b)
     close(jax.jit(jax.grad(loss, 2))(w, b, x), want[1])
 
+    def pooled(w, x):
+        return jnp.sum(native.conv3x3_pool(x, w, b, "SAME") ** 2)
+
+    plainly = jax.jit(jax.grad(pooled))(w, x)
+    with jax.disable_jit():
+        close(jax.grad(pooled)(w, x), plainly)
+    close(jax.vmap(jax.grad(pooled), (None, 0))(w, np.stack([x, x, x]))[2], plainly)
+    close(jax.lax.map(lambda x: jax.grad(pooled)(w, x), np.stack([x, x]))[1], plainly)
+
 
 @needed
 def test_the_first_layers_input_gradient_is_left_out():
@@ -162,48 +187,62 @@ def test_the_first_layers_input_gradient_is_left_out():
             x = native.conv3x3(x, w, b, "SAME")
         return jnp.sum(x)
 
-    calls = jax.jit(jax.grad(loss)).lower([w, w, w], b, x).compile().as_text()
-    found = {target: calls.count(f'custom_call_target="{target}"') for target in native.TARGETS}
-    assert found == dict(zip(native.TARGETS, (2, 2, 3, 0, 0, 0), strict=True))  # nor is the output of the last layer needed
+    def count(loss):
+        calls = jax.jit(jax.grad(loss)).lower([w, w, w], b, x).compile().as_text()
+        return {target: n for target in native.TARGETS if (n := calls.count(f'custom_call_target="fedcodist_{target}"'))}
+
+    assert count(loss) == {"conv3x3": 2, "conv3x3_dx": 2, "conv3x3_dw": 3}  # nor is the output of the last layer needed
+
+    def pooled(ws, b, x):
+        return loss(ws[1:], b, native.conv3x3_pool(x, ws[0], b, "SAME"))
+
+    assert count(pooled) == {"pool": 1, "pool_dw": 1, "conv3x3": 1, "conv3x3_dx": 2, "conv3x3_dw": 2}
 
 
 @needed
 def test_a_call_with_wrong_shapes_is_an_error_and_no_crash():
     x, w, b, grad = arrays(2, 5, 6, 3, 4, 1)
-    call = jax.ffi.ffi_call(native.TARGETS[0], jax.ShapeDtypeStruct(grad.shape, jnp.float32))
+    call = jax.ffi.ffi_call("fedcodist_conv3x3", jax.ShapeDtypeStruct(grad.shape, jnp.float32))
     for wrong in [(x, w[:, :, :2], b), (x, w[:2], b), (x, w, b[:1]), (x[0], w, b), (x[:1], w, b)]:
         with pytest.raises(Exception, match="fedcodist native"):
             jax.block_until_ready(call(*wrong, pad=np.int32(1), path=np.int32(1)))
     for numbers in [{"pad": 0, "path": 1}, {"pad": 2, "path": 1}, {"pad": 1, "path": 0}, {"pad": 1, "path": 4}]:
         with pytest.raises(Exception, match="fedcodist native"):
             jax.block_until_ready(call(x, w, b, **{name: np.int32(n) for name, n in numbers.items()}))
+    assert conv_pool({"w": w, "b": b}, x[:, :1], "SAME").shape == (2, 0, 3, 4)  # in a map of one row there is no window
 
 
 @needed
-@pytest.mark.parametrize("shape", [(20, 24, 24, 16), (2, 5, 7, 19), (3, 2, 2, 1), (1, 3, 4, 33), (2, 6, 5, 3)])
+@pytest.mark.parametrize(
+    "shape", [(20, 24, 24, 3, 16, 1), (2, 5, 7, 2, 19, 1), (3, 4, 4, 1, 1, 0), (1, 3, 4, 5, 33, 1), (9, 6, 5, 3, 3, 0)]
+)
 @pytest.mark.parametrize("number", NUMBERS)
-def test_relu_and_pool_are_the_portable_ones_to_the_bit(shape, number):
+def test_a_convolution_with_a_pool_is_both_one_after_the_other_to_the_bit(shape, number):
+    *_, pad = shape
     rng = np.random.default_rng(0)
-    x = rng.integers(-3, 4, shape).astype(np.float32)  # many ties, many zeros
-    batch, height, width, channels = shape
-    pull = rng.normal(size=(batch, height // 2, width // 2, channels)).astype(np.float32)
+    x, w, b = (rng.integers(-1, 2, array.shape).astype(np.float32) for array in arrays(*shape)[:3])  # many ties, many zeros
 
     @jax.jit
-    def all_four(x):
-        pools = (lambda x: native._relu_pool(x, number)), (lambda x: max_pool(jax.nn.relu(x)))
-        return [(out, back(pull)[0]) for out, back in (jax.vjp(pool, x) for pool in pools)]
+    def both(x, w, b):
+        forms = (lambda *args: native._pool(*args, pad, number)), (lambda *args: max_pool(jax.nn.relu(native._conv(*args, pad, number))))
+        outs = [jax.vjp(form, x, w, b) for form in forms]
+        pull = rng.normal(size=outs[0][0].shape).astype(np.float32)
+        return [(out, *back(pull)) for out, back in outs]
 
-    (ours, ours_back), (theirs, theirs_back) = all_four(x)
-    assert np.array_equal(ours, theirs)
-    assert np.array_equal(ours_back, theirs_back)
+    ours, theirs = both(x, w, b)
+    assert ours[0].size and all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
 @needed
 def test_what_is_not_a_number_stays_so():
+    w = np.zeros((3, 3, 1, 17), np.float32)
+    w[1, 1] = 1.0  # what comes in goes out
     for at in np.ndindex(2, 2):
-        x = np.ones((1, 2, 2, 17), np.float32)
-        x[0, *at] = np.nan
-        assert np.isnan(relu_pool(x)).all()
+        x = np.ones((1, 4, 4, 1), np.float32)
+        x[0, *(2 * i for i in at)] = np.nan
+        nan = np.isnan(conv_pool({"w": w, "b": w[0, 0, 0]}, x, "SAME"))
+        assert nan.all((0, 3)).sum() == nan.any((0, 3)).sum() >= 1
+        assert nan[0, *at].all()
     x, w, b, _ = arrays(1, 4, 4, 3, 5, 1)
     x[0, 0, 0, 0] = np.inf
     out = np.asarray(native.conv3x3(x, w, b, "SAME"))
@@ -303,7 +342,7 @@ def test_a_wheel_is_built_with_and_without_a_compiler(works, tmp_path):
     (wheel,) = (tmp_path / "dist").iterdir()
     with zipfile.ZipFile(wheel) as file:
         assert (f"fedcodist/native/{build.LIBRARY}" in file.namelist()) == works
-        assert "fedcodist/native/kernels.h" in file.namelist()
+        assert {f"fedcodist/native/{source}" for source in build.SOURCES} <= set(file.namelist())
     assert wheel.name.endswith("-py3-none-any.whl") != works
     assert ("native convolutions not compiled (" in done.stdout + done.stderr) != works
 
@@ -314,23 +353,27 @@ int main() {
   const int32_t most = best();
   for (int32_t path = kSse2; path <= most; path++)
     for (long pad : {0, 1})
-      for (long batch : {1, 8})
-        for (auto [height, width] : {std::pair<long, long>{1, 1}, {2, 5}, {4, 3}})
-          for (long channels : {1, 3, 17})
-            for (long filters : {1, 15, 16, 17, 33}) {
+      for (long batch : {1, 3})
+        for (auto [height, width] : {std::pair<long, long>{1, 1}, {2, 5}, {4, 3}, {9, 8}})
+          for (long channels : {1, 3, 17, 32})
+            for (long filters : {1, 15, 16, 17, 32, 33}) {
               const long h = height + 2 - 2 * pad, w = width + 2 - 2 * pad;
               std::vector<float> x(batch * h * w * channels), k(9 * channels * filters), b(filters), y(batch * height * width * filters);
-              forward(path, x.data(), k.data(), b.data(), y.data(), batch, h, w, channels, filters, pad);
+              const long less = batch * (height / 2) * (width / 2) * filters;
+              std::vector<float> small(less);
+              std::vector<uint8_t> who(less);
               std::vector<float> turned(k.size());
               turn(k.data(), channels, filters, turned.data());
-              forward(path, y.data(), turned.data(), nullptr, x.data(), batch, height, width, filters, channels, 2 - pad);
-              const auto kernel = pick(path, sse2::weight_gradient, avx2::weight_gradient, avx512::weight_gradient);
-              kernel(x.data(), y.data(), k.data(), b.data(), batch, h, w, channels, filters, pad);
-              std::vector<float> small(batch * (h / 2) * (w / 2) * channels), like(x.size());
-              const auto up = pick(path, sse2::relu_pool, avx2::relu_pool, avx512::relu_pool);
-              up(x.data(), small.data(), batch, h, w, channels);
-              const auto down = pick(path, sse2::relu_pool_gradient, avx2::relu_pool_gradient, avx512::relu_pool_gradient);
-              down(x.data(), small.data(), like.data(), batch, h, w, channels);
+              const auto kernel = pick(path, sse2::forward, avx2::forward, avx512::forward);
+              const auto gradient = pick(path, sse2::weight_gradient, avx2::weight_gradient, avx512::weight_gradient);
+              for (bool pool : {false, true}) {
+                if (pool && !less) continue;
+                float* map = pool ? small.data() : y.data();
+                uint8_t* mask = pool ? who.data() : nullptr;
+                kernel(x.data(), k.data(), b.data(), map, batch, h, w, channels, filters, pad, nullptr, mask);
+                kernel(map, turned.data(), nullptr, x.data(), batch, height, width, filters, channels, 2 - pad, mask, nullptr);
+                gradient(x.data(), map, k.data(), b.data(), batch, h, w, channels, filters, pad, mask);
+              }
             }
 }
 """
@@ -341,7 +384,7 @@ int main() {
 def test_no_byte_outside_is_read_or_written(tmp_path):
     source, program = tmp_path / "driver.cc", tmp_path / "driver"
     source.write_text(DRIVER)
-    flags = ["-std=c++17", "-O0", "-w", "-fsanitize=address", '-DFEDCODIST_SOURCE=""']
+    flags = ["-std=c++17", "-O0", "-w", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", '-DFEDCODIST_SOURCE=""']
     command = [
         *build.find_compiler(),
         *flags,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fedcodist import report
+from fedcodist import report, toml
 from fedcodist.errors import ConfigError
 
 EVIL = "<script>alert(1)</script>"
@@ -241,8 +241,8 @@ def test_the_shown_configuration_is_toml():
     import tomllib
 
     config = make_run("merged", 0, ["a b", "c"], ["all"]).config | {"topology": {"c": {"a b": 1.0}}, "text": 'a "quote"\n', "seeds": [0, 1]}
-    assert tomllib.loads(report.toml(config)) == config
-    assert report.toml({"a": None, "b": {"c": None}}) == "b = {}"
+    assert tomllib.loads(toml.text(config)) == config
+    assert toml.text({"a": None, "b": {"c": None}}) == "b = {}"
 
 
 def test_a_forest_has_zero_on_its_axis_and_cuts_what_is_too_wide():

@@ -47,7 +47,7 @@ CENTRAL = ["images/periodic/6/in-domain", "images/merged/6/in-domain"]
 @pytest.fixture
 def tiny(monkeypatch):
     monkeypatch.setitem(BUDGETS, "smoke", TINY)
-    monkeypatch.setattr(cli, "_prepare_jax", lambda: None)
+    monkeypatch.setattr(cli, "prepare_jax", lambda: None)
 
 
 def command(*argv: str) -> int:
@@ -106,7 +106,10 @@ def test_the_full_budget_is_the_shipped_configs():
 
 def test_the_small_budget_is_a_fifth_of_the_rounds():
     by_id = {cell.id: cell for cell in cells.cells("table1", "small")}
-    assert all(cell.config.rounds == 300 for cell in by_id.values())
+    assert all(cell.config.rounds == {"images": 300, "language": 120}[cell.family] for cell in by_id.values())
+    for periodic in (cell.config for cell in by_id.values() if cell.method == "periodic"):
+        assert periodic.rounds // periodic.method.period == 7 == paper.ROUNDS // paper.PERIOD and periodic.rounds % periodic.method.period
+    assert by_id["language/merged/87/in-domain"].config.pools["large"].cohort == 10
     periodic, merged = (by_id[f"images/{m}/4700/in-domain"] for m in ("periodic", "merged"))
     assert (periodic.config.method.period, periodic.config.method.distill.steps, periodic.config.method.distill.batch) == (40, 200, 64)
     assert (merged.config.method.distill.steps, merged.config.method.distill.batch) == (32, 64)
@@ -181,13 +184,20 @@ def test_tuned_settings_are_laid_over_every_cell_of_a_family_and_method(tmp_path
         assert made.method.alpha(1) == 0.8 and made.method.distill.steps == 32
     assert not by_id["images/periodic/4700/in-domain"].tuned and not by_id["language/merged/87/in-domain"].tuned
     assert by_id["images/merged/3100/in-domain"].config.pools["large"].clients.take == 31
+    file.write_text("[method]\nalpha = { small = 0.8, large = 0.9 }\n")
+    alpha = {cell.id: cell for cell in cells.cells("table1", "small")}["images/merged/4700/in-domain"].config.method.alpha
+    assert {pool: of(1) for pool, of in alpha.items()} == {"small": 0.8, "large": 0.9}
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("rounds = 5\n", r"images-merged-small.toml: got rounds; allowed pools and method"),
-        ("[pools.small.work]\nlrr = 0.1\n", r"images-merged-small.toml: pools.small.work.lrr: got an unknown key; .*did you mean lr\?"),
+        (
+            "[pools.small.work]\nlrr = 0.1\nlr = 0.1\n",
+            r"images-merged-small.toml: pools.small.work.lrr: got an unknown key; .*did you mean lr\?",
+        ),
+        ("[pools.small.work]\nlrr = 0.1\n", r"images-merged-small.toml: pools.small.work"),
         ("[pools.smal.work]\nlr = 0.1\n", r"images-merged-small.toml: pools.smal"),
         ("[method]\nalpha = 2.0\n", r"images-merged-small.toml: method.alpha: got 2.0; allowed"),
         ("pools = 3\n", r"images-merged-small.toml: pools"),
@@ -799,7 +809,13 @@ def test_rows_have_names():
 
 def test_budgets_are_what_they_say():
     assert SMOKE.decides is False and SMALL.decides and FULL.decides
-    assert SMALL.rounds == 300 and SMALL.period == 40 and FULL.rounds == paper.ROUNDS and FULL.period == paper.PERIOD
+    assert (
+        SMALL.rounds == 300
+        and SMALL.period == 40
+        and "120 rounds of 10 clients" in SMALL.says
+        and FULL.rounds == paper.ROUNDS
+        and FULL.period == paper.PERIOD
+    )
 
 
 @pytest.mark.long

@@ -54,12 +54,7 @@ PERIODIC = "method={ kind = 'periodic', period = 3, distill = { steps = 2, batch
 EVERY = "method.alpha={ kind = 'every', k = 3, value = 0.5 }"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_cache():
-    """conftest.py has prepared JAX already."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli, "_prepare_jax", lambda: None)
-        yield
+pytestmark = pytest.mark.usefixtures("prepared")
 
 
 @pytest.fixture

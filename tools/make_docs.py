@@ -1,19 +1,28 @@
-"""Write the generated pages of docs/ (the command line, the parts of a config, the results), the blocks of results in other pages and the
-speeds in README.md; or with --check fail when any of them is stale."""
+"""Write the generated pages of docs/ (the command line, the parts of a config, the results) and the blocks of measured numbers in README.md
+and other pages; or with --check fail when any of them is stale.
+
+A block stands between `<!-- NAME: from FILE by make docs -->` and `<!-- end of NAME -->`, where NAME is one of BLOCKS; everything that was
+measured, and every sentence that other numbers would make untrue, is made from FILE. Results of `fedcodist reproduce` have marks of their
+own (`fedcodist.reproduce.page`).
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
+import textwrap
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-os.environ["COLUMNS"] = "100"  # help is wrapped to the terminal: pages must not depend on it
-
-from fedcodist import catalogue, cli
+from fedcodist import catalogue, cli, compare, tables
+from fedcodist.errors import bad
 from fedcodist.reproduce import page
 
 DOCS = Path(__file__).parent.parent / "docs"
+WIDTH = 140  # of a line
 
 
 def cli_page() -> str:
@@ -75,23 +84,23 @@ WORK = {
     "eval-small": "10,000 test images, small CNN",
     "eval-large": "10,000 test images, large CNN",
 }
-BEGIN, END = "<!-- speed: from benches/history.jsonl by make docs -->", "<!-- end of speed -->"
+AMONG_PEERS = ("w1-small-20", "w1-large-20")
+COMPARED = {"peers": "", "peers-portable": ", without kernels", "bench": ""}
 
 
-def speed_table() -> str:
+def speed_table(history: Path) -> str:
     """Round times of others over ours, from the last runs of the benchmark."""
-    last = {row["bench"]: row for row in map(json.loads, (DOCS.parent / "benches/history.jsonl").read_text("utf-8").splitlines())}
-    peers, torch = ({found["workload"]: found["sides"] for found in last[name]["results"]} for name in ("peers", "bench"))
-    both = [name for name in WORK if name in peers]
-    lines = ["| round time, theirs / ours | " + " | ".join(WORK[name] for name in both) + " |", "|---" * (1 + len(both)) + "|"]
-    lines += [f"| {said} | " + " | ".join(_ratio(peers[name].get(side, {})) for name in both) + " |" for side, said in SIDES.items()]
+    last = {row["bench"]: row for row in map(json.loads, history.read_text("utf-8").splitlines())}
+    found = {name: {result["workload"]: result["sides"] for result in row["results"]} for name, row in last.items() if name in COMPARED}
+    columns = [(bench, name) for bench in ("peers", "peers-portable") for name in AMONG_PEERS]
+    lines = ["| round time, theirs / ours | " + " | ".join(f"{WORK[name]}{COMPARED[bench]}" for bench, name in columns) + " |"]
+    lines += ["|---" * (1 + len(columns)) + "|"]
+    for side, said in SIDES.items():
+        lines += [f"| {said} | " + " | ".join(_ratio(found[bench][name].get(side, {})) for bench, name in columns) + " |"]
     lines += ["", "| against the PyTorch loop | theirs / ours | ours, of an FMA loop's speed |", "|---|---|---|"]
-    lines += [
-        f"| {said} | {_ratio(torch[name]['torch'])} | {torch[name]['fedcodist']['of_limit']:.0%} |"
-        for name, said in WORK.items()
-        if name in torch
-    ]
-    machine, kernels = last["peers"]["machine"], peers[both[0]]["fedcodist"]["versions"].get("kernels", "?")
+    torch = found["bench"]
+    lines += [f"| {said} | {_ratio(torch[name]['torch'])} | {torch[name]['fedcodist']['of_limit']:.0%} |" for name, said in WORK.items()]
+    machine, kernels = last["peers"]["machine"], found["peers"][AMONG_PEERS[0]]["fedcodist"]["versions"].get("kernels", "?")
     return "\n".join([*lines, "", f"{last['peers']['when'][:10]}, {machine['threads']} cores of an {machine['cpu']}, kernels: {kernels}."])
 
 
@@ -99,14 +108,76 @@ def _ratio(cell: dict) -> str:
     return f"{cell['ratio']['median']:.1f}" if "ratio" in cell else "failed" if "failed" in cell else ""
 
 
-def with_speed(text: str) -> str:
-    """A page with its block of speeds as it should be."""
-    before, begin, rest = text.partition(BEGIN)
-    return f"{before}{begin}\n\n{speed_table()}\n\n{END}{rest.partition(END)[2]}" if begin else text
+def printed(found: Mapping[str, Any]) -> str:
+    """What the demo prints, from what `make_demo.py` kept of it."""
+    table = tables.render(compare.for_eyes(found["test"]))
+    return "\n".join([table, "", *found["verdicts"].values(), "", f"report: {found['report']}"])
+
+
+def demo(file: Path) -> str:
+    """The demo's output, its lines wrapped, and what it took."""
+    found = json.loads(file.read_text("utf-8"))
+    on = found["on"]
+    took = (
+        f"It took {found['seconds']} seconds after the installation, with nothing compiled before, on {on['cores']} cores of an "
+        f"{on['cpu']} ({found['date']}, jax {on['jax']}, kernels: {on['kernels'] or 'none'}), and printed:"
+    )
+    lines = [textwrap.fill(line, WIDTH) for line in printed(found).splitlines()]
+    return "\n".join([textwrap.fill(took, WIDTH), "", "```text", *lines, "```"])
+
+
+def demo_gains(file: Path) -> str:
+    """Gains on test images beside those on held-out images."""
+    found = json.loads(file.read_text("utf-8"))
+    test, held_out = (compare.for_eyes([row for row in found[split] if row["gain"] is not None]) for split in ("test", "held_out"))
+    pairs = zip(test, held_out, strict=True)
+    rows = [
+        {"gain over FedAvg, points": f"{x['method']}, {x['pool']}", "test images": x["gain, points"], "held-out images": y["gain, points"]}
+        for x, y in pairs
+    ]
+    return tables.render(rows, "md")
+
+
+def kills(file: Path) -> str:
+    """What `tests/faults/kills.py --json` found."""
+    found = json.loads(file.read_text("utf-8"))
+    fell = found["fell"]
+    said = (
+        f"**Kills**: {found['kills']} times `kill -9` at random times, in {found['runs']} small runs that were each resumed by the same "
+        f"command; {found['identical']} of the {found['runs']} ended byte-identical. {fell['save']} kills fell inside a save, "
+        f"{fell['distillation']} inside a distillation, {fell['start-up']} into start-up (`make kills`)."
+    )
+    return textwrap.fill(said, WIDTH, break_on_hyphens=False)
+
+
+BLOCKS: dict[str, Callable[[Path], str]] = {"speed": speed_table, "demo": demo, "demo_gains": demo_gains, "kills": kills}
+MARK = re.compile(r"(?P<begin><!-- (?P<name>\w+): from (?P<file>\S+) by make docs -->\n).*?(?=<!-- end of (?P=name) -->)", re.DOTALL)
+
+
+def stale_blocks(path: Path, write: bool = False) -> list[str]:
+    """The blocks of a page that are not what their files give; with `write` they are made again."""
+    text, stale = path.read_text("utf-8"), []
+    begun, whole = text.count(" by make docs -->"), len(MARK.findall(text))
+    if begun != whole:  # it would stay as it is
+        raise bad(path.name, f"{begun} marks of measured numbers, {whole} of them with an end", "<!-- end of NAME --> after each")
+
+    def fresh(match: re.Match[str]) -> str:
+        if match["name"] not in BLOCKS:
+            raise bad(path.name, f"a block of {match['name']}", ", ".join(BLOCKS))
+        made = f"{match['begin']}\n{BLOCKS[match['name']](DOCS.parent / match['file'])}\n\n"
+        if made != match[0]:
+            stale.append(f"{path.name} ({match['name']})")
+        return made
+
+    text = MARK.sub(fresh, text)
+    if write and stale:
+        path.write_text(text, "utf-8")
+    return stale
 
 
 def main() -> int:
     """Write or check."""
+    os.environ["COLUMNS"] = "100"  # help is wrapped to the terminal: pages must not depend on it
     stale = []
     for name, text in {"cli.md": cli_page(), "parts.md": parts_page()}.items():
         path = DOCS / name
@@ -114,15 +185,10 @@ def main() -> int:
             path.write_text(text, "utf-8")
         elif not path.is_file() or path.read_text("utf-8") != text:
             stale.append(str(path.relative_to(DOCS.parent)))
-    readme = DOCS.parent / "README.md"
-    if (text := with_speed(readme.read_text("utf-8"))) != readme.read_text("utf-8"):
-        if "--check" in sys.argv:
-            stale.append("README.md (speed)")
-        else:
-            readme.write_text(text, "utf-8")
-    others = [readme, *(path for path in sorted(DOCS.rglob("*.md")) if path.name != "results.md")]
+    others = [DOCS.parent / "README.md", *(path for path in sorted(DOCS.rglob("*.md")) if path.name != "results.md")]
+    found = [name for path in others for name in stale_blocks(path, write="--check" not in sys.argv)]
     if "--check" in sys.argv:
-        stale += page.check(DOCS, others)
+        stale += found + page.check(DOCS, others)
     else:
         page.write(DOCS, others)
     for name in stale:

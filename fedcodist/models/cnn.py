@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import jax
 
-from fedcodist.models.layers import conv3x3, conv_init, dense, dense_init, relu_pool
+from fedcodist.models.layers import conv_init, conv_stack, dense, dense_init
 from fedcodist.settings import checked, setting
 from fedcodist.types import Array, Model
 
@@ -62,7 +62,5 @@ class _Build:
     def _features(self, params: Any, x: Array) -> Array:
         last = len(self.cnn.filters) - 1
         same = self.cnn.layout == "24/same"
-        for i in range(last + 1):
-            x = conv3x3(params[f"conv{i}"], x, "SAME" if same else "VALID")
-            x = relu_pool(x) if ((i < 2) if same else (i >= last - 1)) else jax.nn.relu(x)
-        return x.reshape(len(x), -1)
+        stack = [(params[f"conv{i}"], (i < 2) if same else (i >= last - 1)) for i in range(last + 1)]
+        return conv_stack(stack, x, "SAME" if same else "VALID").reshape(len(x), -1)

@@ -6,6 +6,7 @@ slices: XLA's own forms of both are many times slower inside a scan on a CPU.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -40,24 +41,50 @@ def conv3x3(params: Any, x: Array, padding: str) -> Array:
 
 
 def im2col3x3(params: Any, x: Array, padding: str) -> Array:
-    """The portable form of conv3x3: the nine shifted images side by side, and one matrix product."""
+    """The portable form of conv3x3: the nine shifted images on top of each other, and one matrix product."""
+    return _swap(_im2col(params, _swap(x), padding))
+
+
+def conv_stack(stack: Sequence[tuple[Any, bool]], x: Array, padding: str) -> Array:
+    """Convolutions with ReLU, those whose flag says so followed by a max-pool; [batch, height, width, channels]."""
+    if stack and not native.fits(x, stack[0][0]["w"], stack[0][0]["b"], padding):
+        x = _swap(x)  # once for the whole stack
+        for params, pooled in stack:
+            x = jax.nn.relu(_im2col(params, x, padding))
+            x = max_pool(x) if pooled else x
+        return _swap(x)
+    for params, pooled in stack:
+        x = conv_pool(params, x, padding) if pooled else jax.nn.relu(conv3x3(params, x, padding))
+    return x
+
+
+def conv_pool(params: Any, x: Array, padding: str) -> Array:
+    """max_pool(relu(conv3x3)); in one native kernel where there is one."""
+    if native.fits_pool(x, params["w"], params["b"], padding):
+        return native.conv3x3_pool(x, params["w"], params["b"], padding)
+    return max_pool(jax.nn.relu(im2col3x3(params, x, padding)))
+
+
+def _swap(x: Array) -> Array:
+    """[batch, height, width, channels] to [channels, height, width, batch], and back."""
+    return x.transpose(3, 1, 2, 0)
+
+
+def _im2col(params: Any, x: Array, padding: str) -> Array:
+    """On [channels, height, width, batch]: shifts and pools then move whole runs of memory, and of the matrix products, gradients
+    included, only small factors are transposed."""
     if padding == "SAME":
         x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
-    batch, height, width, channels = x.shape
-    height, width = height - 2, width - 2
-    patches = jnp.concatenate([x[:, i : i + height, j : j + width] for i in range(3) for j in range(3)], -1)
-    filters = params["w"].shape[-1]
-    out = patches.reshape(-1, 9 * channels) @ params["w"].reshape(9 * channels, filters) + params["b"]
-    return out.reshape(batch, height, width, filters)
+    channels, height, width, batch = x.shape
+    height, width, filters = height - 2, width - 2, params["w"].shape[-1]
+    rows = jnp.concatenate([x[:, i : i + height] for i in range(3)])  # in two steps, or XLA makes x again for each of the nine
+    patches = jnp.concatenate([rows[:, :, j : j + width] for j in range(3)]).reshape(9 * channels, -1)
+    kernel = params["w"].transpose(1, 0, 2, 3).reshape(9 * channels, filters)
+    return (kernel.T @ patches + params["b"][:, None]).reshape(filters, height, width, batch)
 
 
 def max_pool(x: Array) -> Array:
-    """2x2 max-pool with stride 2; an odd last row or column is left out. Where two values tie, they share the gradient."""
+    """2x2 max-pool with stride 2 of the middle axes; an odd last row or column is left out. Values that tie share the gradient."""
     height, width = x.shape[1] // 2 * 2, x.shape[2] // 2 * 2
     x = jnp.maximum(x[:, 0:height:2], x[:, 1:height:2])
     return jnp.maximum(x[:, :, 0:width:2], x[:, :, 1:width:2])
-
-
-def relu_pool(x: Array) -> Array:
-    """max_pool(relu(x)), to the bit; in one native kernel where there is one."""
-    return native.relu_pool(x) if native.fits_pool(x) else max_pool(jax.nn.relu(x))

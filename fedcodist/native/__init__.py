@@ -1,5 +1,5 @@
-"""The 3x3 convolution, ReLU with a max-pool, and how images are seen, as kernels for x86-64 processors behind XLA's foreign function
-interface.
+"""The 3x3 convolution, alone or with ReLU and a max-pool after it, and how images are seen: kernels for x86-64 processors behind XLA's
+foreign function interface.
 
 Forward and gradients, several times as fast as what XLA makes of the portable forms on a CPU. Which instructions to use (AVX-512, AVX2 or
 SSE2) is decided when a program is traced, by the processor that it runs on. float32, stride 1, any sizes; for anything else, on other
@@ -27,9 +27,7 @@ from fedcodist.types import Array
 SWITCH = "FEDCODIST_NATIVE"
 PATHS = ("sse2", "avx2", "avx512")  # in the order of the numbers that the library gives them, from 1
 PADS = {"VALID": 0, "SAME": 1}
-TARGETS = (
-    "fedcodist_conv3x3", "fedcodist_conv3x3_dx", "fedcodist_conv3x3_dw", "fedcodist_relu_pool", "fedcodist_relu_pool_dx", "fedcodist_see",
-)  # fmt: skip
+TARGETS = ("conv3x3", "conv3x3_dx", "conv3x3_dw", "pool", "pool_dx", "pool_dw", "see")
 
 
 class Found(NamedTuple):
@@ -57,27 +55,27 @@ def fits(x: Array, w: Array, b: Array, padding: str) -> bool:
     return w.shape[:2] == (3, 3) and min(*x.shape, *w.shape) > 0 and min(x.shape[1:3]) > room
 
 
+def fits_pool(x: Array, w: Array, b: Array, padding: str) -> bool:
+    """The same for a convolution with a pool: there must be a window."""
+    return fits(x, w, b, padding) and min(x.shape[1:3]) > 3 - 2 * PADS[padding]
+
+
 def conv3x3(x: Array, w: Array, b: Array, padding: str) -> Array:
     """A 3x3 convolution with stride 1 of arrays that fit."""
     return _conv(x, w, b, PADS[padding], 1 + PATHS.index(path()))
 
 
-def relu_pool(x: Array) -> Array:
-    """ReLU and then a 2x2 max-pool with stride 2, of an array that fits_pool; the same bits as the portable forms, gradient and all."""
-    return _relu_pool(x, 1 + PATHS.index(path()))
-
-
-def fits_pool(x: Array) -> bool:
-    """Whether relu_pool can take it, [batch, height, width, channels]."""
-    return bool(path()) and x.dtype == jnp.float32 and x.ndim == 4 and min(x.shape) > 0 and min(x.shape[1:3]) > 1
+def conv3x3_pool(x: Array, w: Array, b: Array, padding: str) -> Array:
+    """A 3x3 convolution of arrays that fits_pool, ReLU, and a 2x2 max-pool with stride 2: in one kernel, so that the convolution's
+    output, four times as large as the rest, is never in memory as a whole."""
+    return _pool(x, w, b, PADS[padding], 1 + PATHS.index(path()))
 
 
 def see(x: Array, corner: Array, flip: Array, size: int, floor: float) -> Array:
     """Images of bytes that fits_see, cropped at corner [batch, 2], flipped where flip [batch] says so, and standardised."""
     draws = jnp.concatenate([corner, flip[:, None]], 1, dtype=jnp.int32)
     out = jax.ShapeDtypeStruct((len(x), size, size, x.shape[-1]), jnp.float32)
-    call = jax.ffi.ffi_call(TARGETS[5], out, vmap_method="sequential")
-    return call(x, draws, floor=np.float32(floor), path=np.int32(1 + PATHS.index(path())))
+    return _call("see", out, x, draws, floor=np.float32(floor), path=1 + PATHS.index(path()))
 
 
 def fits_see(x: Array, size: int) -> bool:
@@ -87,47 +85,57 @@ def fits_see(x: Array, size: int) -> bool:
 
 @partial(jax.custom_vjp, nondiff_argnums=(3, 4))
 def _conv(x: Array, w: Array, b: Array, pad: int, path: int) -> Array:
-    batch, height, width, _ = x.shape
-    out = jax.ShapeDtypeStruct((batch, height + 2 * pad - 2, width + 2 * pad - 2, w.shape[-1]), jnp.float32)
-    return _call(TARGETS[0], out, x, w, b, pad=pad, path=path)
+    return _call("conv3x3", _floats(*_map(x, w, pad)), x, w, b, pad=pad, path=path)
 
 
 def _conv_forward(x: Array, w: Array, b: Array, pad: int, path: int) -> tuple[Array, tuple[Array, Array]]:
     return _conv(x, w, b, pad, path), (x, w)
 
 
-def _conv_backward(pad: int, path: int, kept: tuple[Array, Array], grad: Array) -> tuple[Array, Array, Array]:
-    x, w = kept
-    like_x, like_w, like_b = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (x.shape, w.shape, w.shape[-1:]))
+def _backward(name: str, pad: int, path: int, kept: tuple[Array, ...], grad: Array) -> tuple[Array, Array, Array]:
+    x, w, *winners = kept
     # Two calls and not one: nobody needs the input gradient of the first layer, and XLA leaves out a call that nobody needs.
-    dx = _call(TARGETS[1], like_x, grad, w, pad=pad, path=path)
-    dw, db = _call(TARGETS[2], (like_w, like_b), x, grad, pad=pad, path=path)
+    dx = _call(f"{name}_dx", _floats(*x.shape), grad, *winners, w, pad=pad, path=path)
+    dw, db = _call(f"{name}_dw", (_floats(*w.shape), _floats(w.shape[-1])), x, grad, *winners, pad=pad, path=path)
     return dx, dw, db
 
 
-_conv.defvjp(_conv_forward, _conv_backward)
+_conv.defvjp(_conv_forward, partial(_backward, "conv3x3"))
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _relu_pool(x: Array, path: int) -> Array:
-    batch, height, width, channels = x.shape
-    return _call(TARGETS[3], jax.ShapeDtypeStruct((batch, height // 2, width // 2, channels), jnp.float32), x, path=path)
+@partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def _pool(x: Array, w: Array, b: Array, pad: int, path: int) -> Array:
+    return _pooled(x, w, b, pad, path)[0]
 
 
-def _relu_pool_forward(x: Array, path: int) -> tuple[Array, Array]:
-    return _relu_pool(x, path), x
+def _pooled(x: Array, w: Array, b: Array, pad: int, path: int) -> tuple[Array, Array]:
+    """The pooled map, and in bits which pixels of a window are its maximum: all that the gradient needs to know of the map before."""
+    batch, height, width, filters = _map(x, w, pad)
+    pooled = batch, height // 2, width // 2, filters
+    return _call("pool", (_floats(*pooled), jax.ShapeDtypeStruct(pooled, jnp.uint8)), x, w, b, pad=pad, path=path)
 
 
-def _relu_pool_backward(path: int, x: Array, grad: Array) -> tuple[Array]:
-    return (_call(TARGETS[4], jax.ShapeDtypeStruct(x.shape, jnp.float32), x, grad, path=path),)
+def _pool_forward(x: Array, w: Array, b: Array, pad: int, path: int) -> tuple[Array, tuple[Array, Array, Array]]:
+    out, winners = _pooled(x, w, b, pad, path)
+    return out, (x, w, winners)
 
 
-_relu_pool.defvjp(_relu_pool_forward, _relu_pool_backward)
+_pool.defvjp(_pool_forward, partial(_backward, "pool"))
 
 
-def _call(target: str, out: Any, *args: Array, **numbers: int) -> Any:
+def _map(x: Array, w: Array, pad: int) -> tuple[int, int, int, int]:
+    batch, height, width, _ = x.shape
+    return batch, height + 2 * pad - 2, width + 2 * pad - 2, w.shape[-1]
+
+
+def _floats(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def _call(target: str, out: Any, *args: Array, **numbers: Any) -> Any:
     # Under vmap one call after the other: on a CPU that loses nothing.
-    return jax.ffi.ffi_call(target, out, vmap_method="sequential")(*args, **{name: np.int32(n) for name, n in numbers.items()})
+    call = jax.ffi.ffi_call(f"fedcodist_{target}", out, vmap_method="sequential")
+    return call(*args, **{name: np.int32(n) if isinstance(n, int) else n for name, n in numbers.items()})
 
 
 def _why_not() -> str:
@@ -161,7 +169,7 @@ def _load() -> Found:
         library.fedcodist_source.restype = ctypes.c_char_p
         if library.fedcodist_source().decode() != digest():
             return Found((), f"the library was compiled from other sources; {again}")
-        for target in TARGETS:
+        for target in (f"fedcodist_{target}" for target in TARGETS):
             jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(library, target)), platform="cpu")
         return Found(PATHS[: library.fedcodist_best_path()])
     except (OSError, AttributeError, RuntimeError, ValueError) as error:  # of another system, or for another XLA

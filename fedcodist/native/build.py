@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SOURCES = ("conv.cc", "kernels.h")
+SOURCES = ("conv.cc", "kernels.h", "winograd.h")
 LIBRARY = "_conv.so"
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-Wno-psabi", "-Wno-attributes")
 MOST_SECONDS = 600

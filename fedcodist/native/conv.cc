@@ -1,6 +1,7 @@
-// For XLA on an x86-64 processor, in float32: a 3x3 convolution with stride 1, its input gradient, its weight and bias gradient, ReLU
-// followed by a 2x2 max-pool with its gradient, and how a batch of images is cropped, flipped and standardised. One thread each and no state but scratch memory: the engine runs one block of clients a
-// thread. The arithmetic is in kernels.h; here it is compiled for three instruction sets and bound to XLA's foreign function interface.
+// For XLA on an x86-64 processor, in float32: a 3x3 convolution with stride 1, alone or followed by ReLU and a 2x2 max-pool; its input
+// gradient; its weight and bias gradient; and how a batch of images is cropped, flipped and standardised. One thread each and no state
+// but scratch memory: the engine runs one block of clients a thread. The arithmetic is in kernels.h and winograd.h; here it is compiled
+// for three instruction sets and bound to XLA's foreign function interface.
 // The order of every sum is fixed by the shapes and the instruction set, so equal inputs give equal bits. Arrays are
 // [batch, height, width, channels] and [3, 3, channels, filters], dense and row-major.
 
@@ -22,7 +23,7 @@ namespace {
 class Room {
  public:
   float* take(long floats) {
-    if (floats > size_) {
+    if (floats > size_ || kExact) {
       memory_.reset(new float[floats + 16]);
       size_ = floats;
     }
@@ -30,6 +31,11 @@ class Room {
   }
 
  private:
+#ifdef __SANITIZE_ADDRESS__
+  static constexpr bool kExact = true;  // so that a step too far is seen
+#else
+  static constexpr bool kExact = false;
+#endif
   std::unique_ptr<float[]> memory_;
   long size_ = 0;
 };
@@ -88,87 +94,99 @@ void turn(const float* w, long rows, long columns, float* turned) {
   }
 }
 
-void forward(int32_t path, const float* x, const float* w, const float* b, float* out, long batch, long height, long width, long channels,
-             long filters, long pad) {
-  const auto kernel = pick(path, sse2::forward, avx2::forward, avx512::forward);
-  kernel(x, w, b, out, batch, height, width, channels, filters, pad);
-}
-
 namespace ffi = xla::ffi;
 using In = ffi::Buffer<ffi::F32>;
 using Out = ffi::Result<ffi::Buffer<ffi::F32>>;
+using Bytes = ffi::Buffer<ffi::U8>;
 
-bool has_shape(const In& a, std::initializer_list<int64_t> shape) {
+// The sizes of a call: images [batch, height, width, channels] and, before a pool, maps [batch, high, wide, filters].
+struct Sizes {
+  int64_t batch, height, width, channels, filters, high, wide;
+};
+
+template <typename Buffer>
+bool has_shape(const Buffer& a, std::initializer_list<int64_t> shape) {
   return std::equal(shape.begin(), shape.end(), a.dimensions().begin(), a.dimensions().end());
 }
 
-// Only this library's own Python calls these, with shapes that fit; a program from elsewhere gets an error and not a crash.
-ffi::Error wrong(const char* what) { return ffi::Error(ffi::ErrorCode::kInvalidArgument, std::string("fedcodist native: ") + what); }
+// A pooled map is never empty: of an empty one there would be no pointer to tell it by.
+template <typename Buffer>
+bool is_map(const Buffer& a, const Sizes& s, bool pooled) {
+  if (!pooled) return has_shape(a, {s.batch, s.high, s.wide, s.filters});
+  return s.high > 1 && s.wide > 1 && has_shape(a, {s.batch, s.high / 2, s.wide / 2, s.filters});
+}
 
-bool known(const In& x, const In& w, int32_t pad, int32_t path) {
+// Only this library's own Python calls these, with shapes that fit; a program from elsewhere gets an error and not a crash.
+ffi::Error wrong() { return ffi::Error(ffi::ErrorCode::kInvalidArgument, "fedcodist native: these shapes or this instruction set"); }
+
+// A map, or a pooled map and its winners.
+bool are_maps(const In& map, const Bytes* winners, const Sizes& s) {
+  return is_map(map, s, winners) && (!winners || is_map(*winners, s, true));
+}
+
+bool known(const In& x, const In& w, int32_t pad, int32_t path, Sizes* sizes) {
   if (path < kSse2 || path > best() || (pad != 0 && pad != 1)) return false;
   const auto xs = x.dimensions(), ws = w.dimensions();
   if (xs.size() != 4 || ws.size() != 4 || ws[0] != 3 || ws[1] != 3 || ws[2] != xs[3]) return false;
-  return xs[0] > 0 && xs[3] > 0 && ws[3] > 0 && xs[1] + 2 * pad >= 3 && xs[2] + 2 * pad >= 3;
+  *sizes = {xs[0], xs[1], xs[2], xs[3], ws[3], xs[1] + 2 * pad - 2, xs[2] + 2 * pad - 2};
+  return xs[0] > 0 && xs[3] > 0 && ws[3] > 0 && sizes->high > 0 && sizes->wide > 0;
 }
 
-ffi::Error Forward(In x, In w, In b, Out out, int32_t pad, int32_t path) {
-  if (!known(x, w, pad, path)) return wrong("these shapes or this instruction set");
-  const auto s = x.dimensions();
-  const int64_t filters = w.dimensions()[3];
-  if (!has_shape(b, {filters}) || !has_shape(*out, {s[0], s[1] + 2 * pad - 2, s[2] + 2 * pad - 2, filters})) return wrong("these shapes");
-  forward(path, x.typed_data(), w.typed_data(), b.typed_data(), out->typed_data(), s[0], s[1], s[2], s[3], filters, pad);
+ffi::Error forward(const In& x, const In& w, const In& b, In& out, Bytes* winners, int32_t pad, int32_t path) {
+  Sizes s;
+  if (!known(x, w, pad, path, &s) || !has_shape(b, {s.filters}) || !are_maps(out, winners, s)) return wrong();
+  const auto kernel = pick(path, sse2::forward, avx2::forward, avx512::forward);
+  kernel(x.typed_data(), w.typed_data(), b.typed_data(), out.typed_data(), s.batch, s.height, s.width, s.channels, s.filters, pad, nullptr,
+         winners ? winners->typed_data() : nullptr);
   return ffi::Error::Success();
 }
 
-ffi::Error InputGradient(In grad, In w, Out dx, int32_t pad, int32_t path) {
-  if (!known(*dx, w, pad, path)) return wrong("these shapes or this instruction set");
-  const auto s = dx->dimensions();
-  const int64_t filters = w.dimensions()[3], height = s[1] + 2 * pad - 2, width = s[2] + 2 * pad - 2;
-  if (!has_shape(grad, {s[0], height, width, filters})) return wrong("these shapes");
+ffi::Error input_gradient(const In& grad, const Bytes* winners, const In& w, In& dx, int32_t pad, int32_t path) {
+  Sizes s;
+  if (!known(dx, w, pad, path, &s) || !are_maps(grad, winners, s)) return wrong();
   static thread_local Room for_turned;
-  float* turned = for_turned.take(9 * s[3] * filters);
-  turn(w.typed_data(), s[3], filters, turned);
-  forward(path, grad.typed_data(), turned, nullptr, dx->typed_data(), s[0], height, width, filters, s[3], 2 - pad);
+  float* turned = for_turned.take(9 * s.channels * s.filters);
+  turn(w.typed_data(), s.channels, s.filters, turned);
+  const auto kernel = pick(path, sse2::forward, avx2::forward, avx512::forward);
+  kernel(grad.typed_data(), turned, nullptr, dx.typed_data(), s.batch, s.high, s.wide, s.filters, s.channels, 2 - pad,
+         winners ? winners->typed_data() : nullptr, nullptr);
   return ffi::Error::Success();
 }
 
-ffi::Error WeightGradient(In x, In grad, Out dw, Out db, int32_t pad, int32_t path) {
-  if (!known(x, *dw, pad, path)) return wrong("these shapes or this instruction set");
-  const auto s = x.dimensions();
-  const int64_t filters = dw->dimensions()[3];
-  if (!has_shape(grad, {s[0], s[1] + 2 * pad - 2, s[2] + 2 * pad - 2, filters}) || !has_shape(*db, {filters})) return wrong("these shapes");
+ffi::Error weight_gradient(const In& x, const In& grad, const Bytes* winners, In& dw, In& db, int32_t pad, int32_t path) {
+  Sizes s;
+  if (!known(x, dw, pad, path, &s) || !are_maps(grad, winners, s) || !has_shape(db, {s.filters})) return wrong();
   const auto kernel = pick(path, sse2::weight_gradient, avx2::weight_gradient, avx512::weight_gradient);
-  kernel(x.typed_data(), grad.typed_data(), dw->typed_data(), db->typed_data(), s[0], s[1], s[2], s[3], filters, pad);
+  kernel(x.typed_data(), grad.typed_data(), dw.typed_data(), db.typed_data(), s.batch, s.height, s.width, s.channels, s.filters, pad,
+         winners ? winners->typed_data() : nullptr);
   return ffi::Error::Success();
 }
 
-bool pools(const In& x, const In& small, int32_t path) {
-  const auto s = x.dimensions();
-  return path >= kSse2 && path <= best() && s.size() == 4 && has_shape(small, {s[0], s[1] / 2, s[2] / 2, s[3]});
+ffi::Error Conv(In x, In w, In b, Out out, int32_t pad, int32_t path) { return forward(x, w, b, *out, nullptr, pad, path); }
+
+ffi::Error ConvDx(In grad, In w, Out dx, int32_t pad, int32_t path) { return input_gradient(grad, nullptr, w, *dx, pad, path); }
+
+ffi::Error ConvDw(In x, In grad, Out dw, Out db, int32_t pad, int32_t path) {
+  return weight_gradient(x, grad, nullptr, *dw, *db, pad, path);
 }
 
-ffi::Error ReluPool(In x, Out out, int32_t path) {
-  if (!pools(x, *out, path)) return wrong("these shapes or this instruction set");
-  const auto s = x.dimensions();
-  const auto kernel = pick(path, sse2::relu_pool, avx2::relu_pool, avx512::relu_pool);
-  kernel(x.typed_data(), out->typed_data(), s[0], s[1], s[2], s[3]);
-  return ffi::Error::Success();
+ffi::Error Pool(In x, In w, In b, Out out, ffi::Result<Bytes> winners, int32_t pad, int32_t path) {
+  return forward(x, w, b, *out, &*winners, pad, path);
 }
 
-ffi::Error ReluPoolGradient(In x, In grad, Out dx, int32_t path) {
-  const auto s = x.dimensions();
-  if (!pools(x, grad, path) || !has_shape(*dx, {s[0], s[1], s[2], s[3]})) return wrong("these shapes or this instruction set");
-  const auto kernel = pick(path, sse2::relu_pool_gradient, avx2::relu_pool_gradient, avx512::relu_pool_gradient);
-  kernel(x.typed_data(), grad.typed_data(), dx->typed_data(), s[0], s[1], s[2], s[3]);
-  return ffi::Error::Success();
+ffi::Error PoolDx(In grad, Bytes winners, In w, Out dx, int32_t pad, int32_t path) {
+  return input_gradient(grad, &winners, w, *dx, pad, path);
 }
 
-ffi::Error See(ffi::Buffer<ffi::U8> x, ffi::Buffer<ffi::S32> draws, Out out, float floor, int32_t path) {
+ffi::Error PoolDw(In x, In grad, Bytes winners, Out dw, Out db, int32_t pad, int32_t path) {
+  return weight_gradient(x, grad, &winners, *dw, *db, pad, path);
+}
+
+ffi::Error See(Bytes x, ffi::Buffer<ffi::S32> draws, Out out, float floor, int32_t path) {
   const auto s = x.dimensions(), o = out->dimensions(), d = draws.dimensions();
   if (path < kSse2 || path > best() || s.size() != 4 || o.size() != 4 || o[0] != s[0] || o[3] != s[3] || o[1] != o[2] || o[1] > s[1] ||
       o[2] > s[2] || d.size() != 2 || d[0] != s[0] || d[1] != 3)
-    return wrong("these shapes or this instruction set");
+    return wrong();
   const auto kernel = pick(path, sse2::see, avx2::see, avx512::see);
   for (int64_t n = 0; n < s[0]; n++) {
     const int32_t* draw = draws.typed_data() + 3 * n;  // top, left, whether to flip
@@ -184,18 +202,18 @@ ffi::Error See(ffi::Buffer<ffi::U8> x, ffi::Buffer<ffi::S32> draws, Out out, flo
 extern "C" int32_t fedcodist_best_path() { return best(); }
 extern "C" const char* fedcodist_source() { return FEDCODIST_SOURCE; }  // a digest of these files, from the build
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(fedcodist_conv3x3, Forward,
-                              ffi::Ffi::Bind().Arg<In>().Arg<In>().Arg<In>().Ret<In>().Attr<int32_t>("pad").Attr<int32_t>("path"));
-XLA_FFI_DEFINE_HANDLER_SYMBOL(fedcodist_conv3x3_dx, InputGradient,
-                              ffi::Ffi::Bind().Arg<In>().Arg<In>().Ret<In>().Attr<int32_t>("pad").Attr<int32_t>("path"));
-XLA_FFI_DEFINE_HANDLER_SYMBOL(fedcodist_conv3x3_dw, WeightGradient,
-                              ffi::Ffi::Bind().Arg<In>().Arg<In>().Ret<In>().Ret<In>().Attr<int32_t>("pad").Attr<int32_t>("path"));
-XLA_FFI_DEFINE_HANDLER_SYMBOL(fedcodist_relu_pool, ReluPool, ffi::Ffi::Bind().Arg<In>().Ret<In>().Attr<int32_t>("path"));
-XLA_FFI_DEFINE_HANDLER_SYMBOL(fedcodist_relu_pool_dx, ReluPoolGradient,
-                              ffi::Ffi::Bind().Arg<In>().Arg<In>().Ret<In>().Attr<int32_t>("path"));
+#define CONV(name, function, bind) \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(fedcodist_##name, function, (bind).Attr<int32_t>("pad").Attr<int32_t>("path"))
+
+CONV(conv3x3, Conv, ffi::Ffi::Bind().Arg<In>().Arg<In>().Arg<In>().Ret<In>());
+CONV(conv3x3_dx, ConvDx, ffi::Ffi::Bind().Arg<In>().Arg<In>().Ret<In>());
+CONV(conv3x3_dw, ConvDw, ffi::Ffi::Bind().Arg<In>().Arg<In>().Ret<In>().Ret<In>());
+CONV(pool, Pool, ffi::Ffi::Bind().Arg<In>().Arg<In>().Arg<In>().Ret<In>().Ret<Bytes>());
+CONV(pool_dx, PoolDx, ffi::Ffi::Bind().Arg<In>().Arg<Bytes>().Arg<In>().Ret<In>());
+CONV(pool_dw, PoolDw, ffi::Ffi::Bind().Arg<In>().Arg<In>().Arg<Bytes>().Ret<In>().Ret<In>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fedcodist_see, See,
                               ffi::Ffi::Bind()
-                                  .Arg<ffi::Buffer<ffi::U8>>()
+                                  .Arg<Bytes>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Ret<In>()
                                   .Attr<float>("floor")

@@ -1,9 +1,9 @@
-// The arithmetic of a 3x3 convolution and of ReLU with a 2x2 max-pool, once for each instruction set: conv.cc includes this file several
-// times, each time with
+// The arithmetic of a 3x3 convolution, alone or with ReLU and a 2x2 max-pool after it, once for each instruction set: conv.cc includes this
+// file several times, each time with
 //   PATH     the namespace to put it in
 //   TARGET   the attribute that lets the compiler use the instruction set in a function
 //   LANES    floats in a vector
-//   TALL     rows of a tile of sums that is two vectors wide, 6 or 12; a tile of one vector has 12
+//   TALL     rows of a tile of sums that is two vectors wide, 6 or 12; one vector wide it has 12, in this file
 // Rows are pixels (forward) or taps (weight gradient), columns are filters. A tile's sums stay in registers over the whole inner loop:
 // TALL x 2 of them, two vectors of the one operand, and the other operand is broadcast from memory.
 // Images are [height, width, channels], so the taps (kx, channel) of one kernel row are 3 * channels consecutive floats of the image.
@@ -11,6 +11,8 @@
 namespace PATH {
 
 typedef float V __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t I __attribute__((vector_size(4 * LANES)));
+typedef uint8_t B __attribute__((vector_size(LANES)));
 
 constexpr long round_up(long n) { return (n + LANES - 1) / LANES * LANES; }
 
@@ -120,6 +122,75 @@ TARGET static void run_tile(const float* image, long row, long channels, const f
   }
 }
 
+// The larger of two; not a number if either is not.
+TARGET static inline V larger(V a, V b) {
+  const V c = a > b ? a : b;
+  return a == a ? c : a;
+}
+
+// A 2x2 window at `in` of LANES channels: the ReLU of the largest of the four, and in the bits of `winners` which of them it is: above and
+// below on the left (1, 2), above and below on the right (4, 8); none if it is not above zero.
+TARGET static inline void pool_up(const float* in, long right, long down, float* out, uint8_t* winners) {
+  const V zero = {}, a = *(const V*)in, b = *(const V*)(in + down), c = *(const V*)(in + right), d = *(const V*)(in + right + down);
+  const V most = larger(larger(larger(a, b), larger(c, d)), zero);
+  const I bits = (most > zero) & (((a == most) & 1) | ((b == most) & 2) | ((c == most) & 4) | ((d == most) & 8));
+  const B bytes = __builtin_convertvector(bits, B);
+  *(V*)out = most;
+  std::memcpy(winners, &bytes, LANES);
+}
+
+// The gradient of such a window: equal values share it, first across and then down; so do the portable forms.
+TARGET static inline void pool_down(const float* grad, const uint8_t* winners, long right, long down, float* out) {
+  B bytes;
+  std::memcpy(&bytes, winners, LANES);
+  const I bits = __builtin_convertvector(bytes, I), left = bits & 3, other = bits & 12;
+  const V zero = {}, g = *(const V*)grad, half = g * 0.5f, across = (left != 0) & (other != 0) ? half : g, less = across * 0.5f;
+  const V l = left == 3 ? less : across, r = other == 12 ? less : across;
+  *(V*)out = (bits & 1) != 0 ? l : zero;
+  *(V*)(out + down) = (bits & 2) != 0 ? l : zero;
+  *(V*)(out + right) = (bits & 4) != 0 ? r : zero;
+  *(V*)(out + right + down) = (bits & 8) != 0 ? r : zero;
+}
+
+// ReLU and a 2x2 max-pool of one image [height, width, channels]: `out` and `winners` are [height / 2, width / 2, channels].
+TARGET static void relu_pool(const float* image, float* out, uint8_t* winners, long height, long width, long channels) {
+  const long right = channels, down = width * channels;
+  for (long y = 0; y < height / 2; y++)
+    for (long x = 0; x < width / 2; x++, out += channels, winners += channels) {
+      const float* in = image + (2 * y * width + 2 * x) * channels;
+      long c = 0;
+      for (; c + LANES <= channels; c += LANES) pool_up(in + c, right, down, out + c, winners + c);
+      if (c == channels) continue;
+      float corners[4 * LANES] = {}, most[LANES];  // too few channels for a vector
+      uint8_t which[LANES];
+      const float* from[4] = {in, in + down, in + right, in + right + down};
+      for (int i = 0; i < 4; i++) std::memcpy(corners + i * LANES, from[i] + c, (channels - c) * sizeof(float));
+      pool_up(corners, 2 * LANES, LANES, most, which);
+      std::memcpy(out + c, most, (channels - c) * sizeof(float));
+      std::memcpy(winners + c, which, channels - c);
+    }
+}
+
+// The gradient [height, width, channels] of one image from that of its pooled map.
+TARGET static void relu_pool_gradient(const float* grad, const uint8_t* winners, float* out, long height, long width, long channels) {
+  const long right = channels, down = width * channels;
+  if (height % 2 || width % 2) std::memset(out, 0, height * width * channels * sizeof(float));  // of what is in no window
+  for (long y = 0; y < height / 2; y++)
+    for (long x = 0; x < width / 2; x++, grad += channels, winners += channels) {
+      float* to = out + (2 * y * width + 2 * x) * channels;
+      long c = 0;
+      for (; c + LANES <= channels; c += LANES) pool_down(grad + c, winners + c, right, down, to + c);
+      if (c == channels) continue;
+      float some[LANES] = {}, corners[4 * LANES];
+      uint8_t which[LANES] = {};
+      std::memcpy(some, grad + c, (channels - c) * sizeof(float));
+      std::memcpy(which, winners + c, channels - c);
+      pool_down(some, which, 2 * LANES, LANES, corners);
+      float* const back[4] = {to, to + down, to + right, to + right + down};
+      for (int i = 0; i < 4; i++) std::memcpy(back[i] + c, corners + i * LANES, (channels - c) * sizeof(float));
+    }
+}
+
 // Weights [9, channels, filters] to one block of columns after the other, [9 * channels, columns], the last filled up with zeros.
 TARGET static void pack_weights(const float* w, long taps, long filters, float* packed) {
   for (long f = 0; f < filters; f += 2 * LANES) {
@@ -131,18 +202,59 @@ TARGET static void pack_weights(const float* w, long taps, long filters, float* 
   }
 }
 
+// Adds up a vector of filters of the gradient over pixels, in four sums so that an addition need not wait for the one before it.
+TARGET static void bias_tile(const float* grad, long pixels, long stride, float* sums) {
+  V sum[4] = {};
+  long i = 0;
+  for (; i + 4 <= pixels; i += 4, grad += 4 * stride)
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) sum[j] += *(const V*)(grad + j * stride);
+  for (; i < pixels; i++, grad += stride) sum[0] += *(const V*)grad;
+  *(V*)sums += (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+// Copies of images [height, width, channels], one after the other, in a place of [high, wide, channels] that is zero around them.
+class Bordered {
+ public:
+  Bordered(Room& room, long high, long wide, long height, long width, long channels, long pad)
+      : memory_(room.take(high * wide * channels)),
+        height_(height),
+        line_(width * channels),
+        row_(wide * channels),
+        start_(pad * (row_ + channels)) {
+    std::memset(memory_, 0, high * row_ * sizeof(float));
+  }
+  const float* operator()(const float* image) {
+    for (long y = 0; y < height_; y++) std::memcpy(memory_ + start_ + y * row_, image + y * line_, line_ * sizeof(float));
+    return memory_;
+  }
+
+ private:
+  float* memory_;
+  long height_, line_, row_, start_;
+};
+
+#include "winograd.h"
+
 // out [batch, height + 2 pad - 2, width + 2 pad - 2, filters] from images [batch, height, width, channels], weights
-// [3, 3, channels, filters] and perhaps a bias [filters].
+// [3, 3, channels, filters] and perhaps a bias [filters]. Image by image, so that a max-pool on either side finds it in the cache: with
+// `pool` out is the pooled map, and its `winners`; with `unpool` images are the gradients of pooled maps with this `winners`.
 TARGET static void forward(const float* images, const float* w, const float* bias, float* out, long batch, long height, long width,
-                           long channels, long filters, long pad) {
+                           long channels, long filters, long pad, const uint8_t* unpool, uint8_t* pool) {
   const long out_height = height + 2 * pad - 2, out_width = width + 2 * pad - 2;
+  if (winograd_fits(out_height, out_width, channels, filters))
+    return winograd_forward(images, w, bias, out, batch, height, width, channels, filters, pad, unpool, pool);
+  const long in_size = unpool ? height / 2 * (width / 2) * channels : height * width * channels;
+  const long out_size = pool ? out_height / 2 * (out_width / 2) * filters : out_height * out_width * filters;
   constexpr long run = 12;
   const long narrow = (filters - 1) % (2 * LANES) + 1, runs = (out_width + run - 1) / run;
   const bool in_runs = narrow <= LANES && 5 * out_width >= 4 * run * runs;  // of the last filters, where rows are nearly whole runs
   const long in_row = (out_width + 2) / 3, count = out_height * in_row;
   const long wide = (in_runs ? run * runs : 3 * in_row) + 2, high = out_height + 2, row = wide * channels, taps = 9 * channels;
-  static thread_local Room for_weights, for_bias, for_image;
+  static thread_local Room for_weights, for_bias, for_image, for_unpool, for_pool;
   static thread_local std::vector<Trio> trios;
+  float* spread = unpool ? for_unpool.take(height * width * channels) : nullptr;
+  float* whole = pool ? for_pool.take(out_height * out_width * filters) : nullptr;
 
   float* packed = for_weights.take(taps * round_up(filters));
   pack_weights(w, taps, filters, packed);
@@ -158,16 +270,15 @@ TARGET static void forward(const float* images, const float* w, const float* bia
 
   // A copy with a border of zeros, and with as many columns as whole trios read: so the inner loop tests nothing.
   const bool copy = pad > 0 || wide != width, all = out_width % 3 == 0;
-  float* padded = copy ? for_image.take(high * row) : nullptr;
-  if (copy) std::memset(padded, 0, high * row * sizeof(float));
+  Bordered bordered(for_image, copy ? high : 0, wide, height, width, channels, pad);
   for (long n = 0; n < batch; n++) {
-    const float* image = images + n * height * width * channels;
-    if (copy) {
-      for (long y = 0; y < height; y++)
-        std::memcpy(padded + (y + pad) * row + pad * channels, image + y * width * channels, width * channels * sizeof(float));
-      image = padded;
+    const float* image = images + n * in_size;
+    if (unpool) {
+      relu_pool_gradient(image, unpool + n * in_size, spread, height, width, channels);
+      image = spread;
     }
-    float* to = out + n * out_height * out_width * filters;
+    if (copy) image = bordered(image);
+    float* to = pool ? whole : out + n * out_size;
     const float* weights = packed;
     for (long f = 0; f < filters; f += 2 * LANES) {
       const long columns = std::min<long>(filters - f, 2 * LANES);
@@ -183,6 +294,7 @@ TARGET static void forward(const float* images, const float* w, const float* bia
         forward_tiles<1, 4>(image, row, channels, trios.data(), count, weights, biases + f, to + f, filters, columns, all);
       }
     }
+    if (pool) relu_pool(whole, out + n * out_size, pool + n * out_size, out_height, out_width, filters);
   }
 }
 
@@ -229,25 +341,18 @@ TARGET static void weight_tiles(const float* image, long image_step, long row, c
   }
 }
 
-// Adds up a vector of filters of the gradient over pixels, in four sums so that an addition need not wait for the one before it.
-TARGET static void bias_tile(const float* grad, long pixels, long stride, float* sums) {
-  V sum[4] = {};
-  long i = 0;
-  for (; i + 4 <= pixels; i += 4, grad += 4 * stride)
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; j++) sum[j] += *(const V*)(grad + j * stride);
-  for (; i < pixels; i++, grad += stride) sum[0] += *(const V*)grad;
-  *(V*)sums += (sum[0] + sum[1]) + (sum[2] + sum[3]);
-}
-
 // dw [3, 3, channels, filters] and db [filters], from images [batch, height, width, channels] and the gradient
-// [batch, height + 2 pad - 2, width + 2 pad - 2, filters] of the output.
+// [batch, height + 2 pad - 2, width + 2 pad - 2, filters] of the output; with `unpool` from the gradient of its pooled map.
 TARGET static void weight_gradient(const float* images, const float* grads, float* dw, float* db, long batch, long height, long width,
-                                   long channels, long filters, long pad) {
+                                   long channels, long filters, long pad, const uint8_t* unpool) {
   const long out_height = height + 2 * pad - 2, out_width = width + 2 * pad - 2, pixels = out_height * out_width;
+  if (winograd_fits(out_height, out_width, channels, filters))
+    return winograd_weights(images, grads, dw, db, batch, height, width, channels, filters, pad, unpool);
   const long high = height + 2 * pad, wide = width + 2 * pad, row = wide * channels, stride = round_up(filters);
   const long block = std::min(batch, std::max(1L, 256 / pixels));  // images at once: enough pixels that a tile's start and end cost little
-  static thread_local Room for_images, for_grads, for_sums, for_bias;
+  const long grad_size = unpool ? out_height / 2 * (out_width / 2) * filters : pixels * filters;
+  static thread_local Room for_images, for_unpool, for_grads, for_sums, for_bias;
+  float* spread = unpool ? for_unpool.take(block * pixels * filters) : nullptr;
 
   const bool copy = pad > 0, widen = stride != filters;  // zeros around the images, and after the filters
   float* padded = copy ? for_images.take(block * high * row) : nullptr;
@@ -262,7 +367,13 @@ TARGET static void weight_gradient(const float* images, const float* grads, floa
   for (long n = 0; n < batch; n += block) {
     const long some = std::min(block, batch - n);
     const float* image = images + n * height * width * channels;
-    const float* grad = grads + n * pixels * filters;
+    const float* grad = grads + n * grad_size;
+    if (unpool) {
+      for (long i = 0; i < some; i++)
+        relu_pool_gradient(grad + i * grad_size, unpool + (n + i) * grad_size, spread + i * pixels * filters, out_height, out_width,
+                           filters);
+      grad = spread;
+    }
     if (copy) {
       for (long i = 0; i < some; i++)
         for (long y = 0; y < height; y++)
@@ -284,78 +395,6 @@ TARGET static void weight_gradient(const float* images, const float* grads, floa
     for (long tap = 0; tap < 9 * channels; tap++) std::memcpy(dw + tap * filters, sums + tap * stride, filters * sizeof(float));
     std::memcpy(db, bias, filters * sizeof(float));
   }
-}
-
-// A template's argument forgets that V may be anywhere in memory, so these copy.
-template <typename T>
-TARGET static inline T load(const float* from) {
-  T value;
-  std::memcpy(&value, from, sizeof(T));
-  return value;
-}
-
-template <typename T>
-TARGET static inline void store(float* to, T value) {
-  std::memcpy(to, &value, sizeof(T));
-}
-
-// The larger of two; not a number if either is not.
-template <typename T>
-TARGET static inline T larger(T a, T b) {
-  const T c = a > b ? a : b;
-  return a == a ? c : a;
-}
-
-// A 2x2 window at `in` of one channel (T is float) or LANES of them: the ReLU of the largest of the four.
-template <typename T>
-TARGET static inline void pool_up(const float* in, long right, long down, float* out) {
-  const T zero = {}, left = larger(load<T>(in), load<T>(in + down));
-  store<T>(out, larger(larger(left, load<T>(in + right)), larger(load<T>(in + right + down), zero)));
-}
-
-// The gradient of such a window: equal values share it, first across and then down, after the ReLU; so do the portable forms.
-template <typename T>
-TARGET static inline void pool_down(const float* in, long right, long down, const float* grad, float* out) {
-  const T zero = {}, one = zero + 1.0f, half = zero + 0.5f, g = load<T>(grad);
-  T value[2][2], most[2];
-  for (int x = 0; x < 2; x++) {
-    for (int y = 0; y < 2; y++) value[x][y] = larger(load<T>(in + x * right + y * down), zero);
-    most[x] = larger(value[x][0], value[x][1]);
-  }
-  for (int x = 0; x < 2; x++) {
-    const T across = g * (most[x] > most[1 - x] ? one : most[x] == most[1 - x] ? half : zero);
-    for (int y = 0; y < 2; y++) {
-      const T share = across * (value[x][y] > value[x][1 - y] ? one : value[x][y] == value[x][1 - y] ? half : zero);
-      store<T>(out + x * right + y * down, value[x][y] > zero ? share : zero);
-    }
-  }
-}
-
-// out [batch, height / 2, width / 2, channels] of images [batch, height, width, channels].
-TARGET static void relu_pool(const float* images, float* out, long batch, long height, long width, long channels) {
-  const long right = channels, down = width * channels;
-  for (long n = 0; n < batch; n++)
-    for (long y = 0; y < height / 2; y++)
-      for (long x = 0; x < width / 2; x++, out += channels) {
-        const float* in = images + ((n * height + 2 * y) * width + 2 * x) * channels;
-        long c = 0;
-        for (; c + LANES <= channels; c += LANES) pool_up<V>(in + c, right, down, out + c);
-        for (; c < channels; c++) pool_up<float>(in + c, right, down, out + c);
-      }
-}
-
-TARGET static void relu_pool_gradient(const float* images, const float* grad, float* out, long batch, long height, long width,
-                                      long channels) {
-  const long right = channels, down = width * channels;
-  if (height % 2 || width % 2) std::memset(out, 0, batch * height * width * channels * sizeof(float));  // of what is in no window
-  for (long n = 0; n < batch; n++)
-    for (long y = 0; y < height / 2; y++)
-      for (long x = 0; x < width / 2; x++, grad += channels) {
-        const long at = ((n * height + 2 * y) * width + 2 * x) * channels;
-        long c = 0;
-        for (; c + LANES <= channels; c += LANES) pool_down<V>(images + at + c, right, down, grad + c, out + at + c);
-        for (; c < channels; c++) pool_down<float>(images + at + c, right, down, grad + c, out + at + c);
-      }
 }
 
 // One image as a model sees it: the size x size crop at (top, left), backwards in x if `flip`, with mean 0 and the standard deviation 1,

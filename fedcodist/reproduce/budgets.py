@@ -71,6 +71,7 @@ def _sizes(whole: int, share: float = 1.0) -> dict[str, tuple[str, ...]]:
 
 
 SMALL_ROUNDS, SMALL_PERIOD = 300, 40
+TEXT_ROUNDS, TEXT_PERIOD, TEXT_COHORT = 120, 16, 10  # of StackExchange: 10,004 possible next words make every sentence dear
 SMOKE_ROUNDS, SMOKE_PERIOD = 15, 6
 QUESTIONS = {"answers": "answer", "questions": "question", "mixed": "all"}
 LIBRARY = {"answers": "comment", "questions": "docstring", "mixed": "all"}
@@ -132,12 +133,13 @@ SMOKE = Budget(
 SMALL = Budget(
     name="small",
     says=f"real data, {SMALL_ROUNDS} rounds instead of the paper's {paper.ROUNDS:,}, and a periodic codistillation every {SMALL_PERIOD} "
-    f"rounds instead of every {paper.PERIOD}",
+    f"rounds instead of every {paper.PERIOD}; on StackExchange {TEXT_ROUNDS} rounds of {TEXT_COHORT} clients a pool, with a codistillation "
+    f"every {TEXT_PERIOD}",
     rounds=SMALL_ROUNDS,
     period=SMALL_PERIOD,
     seeds=(0, 1, 2),
     elsewhere=(0,),
-    after=(1, 2, 5, 10, 20),
+    after=(1, 2, 5, 10),
     every=10,
     families={
         "images": Family(
@@ -150,11 +152,11 @@ SMALL = Budget(
             outside=("task.public=cifar10",),
             sizes=_sizes(13_500),
         ),
-        "language": Family(  # 10,004 possible next words make a batch of sentences dear: 32 of them
+        "language": Family(
             data="StackExchange",
             config="study/stackexchange-fedavg",
-            given=(f"rounds={SMALL_ROUNDS}", "evaluate_every=15"),
-            methods=methods(SMALL_PERIOD, paper.PERIODIC_STEPS, paper.MERGED_STEPS, 32),
+            given=(f"rounds={TEXT_ROUNDS}", "evaluate_every=12", f"pools.small.cohort={TEXT_COHORT}"),
+            methods=methods(TEXT_PERIOD, paper.PERIODIC_STEPS, paper.MERGED_STEPS, 16),
             columns={"43": 43, "87": 87, "174": 174},
             unit="clients",
             outside_data="Reddit",
@@ -165,8 +167,8 @@ SMALL = Budget(
         "language": Family(
             data="StackExchange",
             config="study/stackexchange-shift-fedavg",
-            given=(f"rounds={SMALL_ROUNDS}",),
-            methods=methods(SMALL_PERIOD, paper.PERIODIC_STEPS, paper.MERGED_STEPS, 32),
+            given=(f"rounds={TEXT_ROUNDS}", f"pools.small.cohort={TEXT_COHORT}"),
+            methods=methods(TEXT_PERIOD, paper.PERIODIC_STEPS, paper.MERGED_STEPS, 16),
             domains=QUESTIONS,
         ),
         "library": Family(

@@ -18,7 +18,6 @@ from typing import Any
 from fedcodist import config, toml
 from fedcodist.config import Config
 from fedcodist.errors import ConfigError
-from fedcodist.report import _value as inline
 from fedcodist.reproduce import paper
 from fedcodist.reproduce.budgets import BUDGETS, Budget, Family
 from fedcodist.settings import nearest
@@ -68,7 +67,7 @@ def cells(table: str, budget: str) -> list[Cell]:
         raise ConfigError(f"reproduce: got {table}; allowed {' | '.join(paper.TABLES)}")
     from fedcodist.reproduce import studies  # here: studies are made of the cells of tables
 
-    made = {"table1": _table_1, "table2": _table_2, "figure3": _table_2, "figure4": _figure_4, "studies": studies.all_cells}[table]
+    made = {"table1": table_1, "table2": table_2, "figure3": table_2, "figure4": figure_4, "studies": studies.all_cells}[table]
     return list(made(BUDGETS[budget]))
 
 
@@ -91,19 +90,19 @@ def choose(every: Sequence[Cell], patterns: Sequence[str], seeds: Sequence[int] 
     return [cell for cell in every if cell.id in chosen]
 
 
-def _table_1(budget: Budget) -> Iterator[Cell]:
+def table_1(budget: Budget) -> Iterator[Cell]:
     for name, family in budget.families.items():
         for column in family.columns:
-            yield _fedavg(budget, name, family, column)
+            yield fedavg(budget, name, family, column)
             for public in ("in-domain", "out-of-domain"):
                 for method in ("periodic", "merged"):
-                    yield _codistilled(budget, name, family, column, method, public)
+                    yield codistilled(budget, name, family, column, method, public)
         yield from _extra(budget, name, family)
 
 
-def _fedavg(budget: Budget, name: str, family: Family, column: str) -> Cell:
+def fedavg(budget: Budget, name: str, family: Family, column: str) -> Cell:
     central = column == family.central
-    made, tuned = _config(budget, name, family, "fedavg", _clients(family, column))
+    made, tuned = configured(budget, name, family, "fedavg", take_clients(family, column))
     return Cell(
         id=f"{name}/fedavg/{column}",
         family=name,
@@ -120,11 +119,11 @@ def _fedavg(budget: Budget, name: str, family: Family, column: str) -> Cell:
     )
 
 
-def _codistilled(budget: Budget, name: str, family: Family, column: str, method: str, public: str) -> Cell:
+def codistilled(budget: Budget, name: str, family: Family, column: str, method: str, public: str) -> Cell:
     central, inside = column == family.central, public == "in-domain"
     missing = not inside and not family.outside
-    given = (*_clients(family, column), *(() if inside else family.outside))
-    made, tuned = (None, False) if missing else _config(budget, name, family, method, given)
+    given = (*take_clients(family, column), *(() if inside else family.outside))
+    made, tuned = (None, False) if missing else configured(budget, name, family, method, given)
     return Cell(
         id=f"{name}/{method}/{column}/{public}",
         family=name,
@@ -148,23 +147,23 @@ def _extra(budget: Budget, name: str, family: Family) -> Iterator[Cell]:
     column = family.central
     for method in ("periodic", "merged"):
         for kind, who in TEACHING.items():
-            made, tuned = _config(budget, name, family, method, (*_clients(family, column), who))
+            made, tuned = configured(budget, name, family, method, (*take_clients(family, column), who))
             row = f"{method}-{kind}"
             cell = Cell(
                 f"{name}/{row}/{column}/in-domain", name, row, method, column, "in-domain", family.columns[column], made, budget.seeds
             )
             yield replace(cell, rank=3, twin=f"{name}/fedavg/{column}", tuned=tuned)
-    made, tuned = _config(budget, name, family, "fedavg", (WHOLE_POOL,))
+    made, tuned = configured(budget, name, family, "fedavg", (WHOLE_POOL,))
     cell = Cell(f"{name}/fedavg-all/all", name, "fedavg-all", "fedavg", "all", "", None, made, budget.seeds)
     yield replace(cell, rank=3, twin=f"{name}/fedavg/{column}", tuned=tuned)
 
 
-def _table_2(budget: Budget) -> Iterator[Cell]:
+def table_2(budget: Budget) -> Iterator[Cell]:
     after = "evaluate_after=[" + ", ".join(map(str, budget.after)) + "]"
     for name, family in budget.shifted.items():
         for method in ("fedavg", "periodic", "merged"):
             # Figure 3 is drawn from the same runs, so both ask for its evaluations.
-            made, tuned = _config(budget, name, family, method, (f"evaluate_every={budget.every}", after))
+            made, tuned = configured(budget, name, family, method, (f"evaluate_every={budget.every}", after))
             numbers = paper.SHIFT[method] if family.paper else {}
             printed = {pool: {family.domains[d]: pair[i] for d, pair in numbers.items()} for i, pool in enumerate(paper.POOLS)}
             cell = Cell(
@@ -173,26 +172,26 @@ def _table_2(budget: Budget) -> Iterator[Cell]:
             yield replace(cell, twin="" if method == "fedavg" else f"{name}/fedavg/shift", tuned=tuned, paper=printed)
 
 
-def _figure_4(budget: Budget) -> Iterator[Cell]:
+def figure_4(budget: Budget) -> Iterator[Cell]:
     name, family = "images", budget.families["images"]
     column = family.central
-    yield _fedavg(budget, name, family, column)
+    yield fedavg(budget, name, family, column)
     ends = (next(iter(family.sizes), ""), *(size for size, given in family.sizes.items() if not given))
     for method in ("periodic", "merged"):
-        whole = _codistilled(budget, name, family, column, method, "in-domain")
+        whole = codistilled(budget, name, family, column, method, "in-domain")
         if not family.sizes:
             yield replace(whole, id=f"{name}/{method}/{column}/sizes", public="sizes", config=None, why=family.sizeless, paper={})
         for size, given in family.sizes.items():
             if not given:
                 yield whole  # the in-domain cell of Table 1
                 continue
-            made, tuned = _config(budget, name, family, method, (*_clients(family, column), *given))
+            made, tuned = configured(budget, name, family, method, (*take_clients(family, column), *given))
             seeds = budget.seeds if size in ends else budget.elsewhere
             cell = replace(whole, id=f"{name}/{method}/{column}/{size}", public=size, config=made, tuned=tuned, seeds=seeds, paper={})
             yield replace(cell, rank=0 if size in ends else 1)
 
 
-def _clients(family: Family, column: str) -> tuple[str, ...]:
+def take_clients(family: Family, column: str) -> tuple[str, ...]:
     return (f"pools.large.clients={{ take = {family.columns[column]} }}",)
 
 
@@ -205,7 +204,7 @@ def _paper_1(name: str, family: Family, column: str, method: str, public: str) -
     return {pool: {"all": number} for pool, number in zip(paper.POOLS, printed, strict=True)}
 
 
-def _config(budget: Budget, name: str, family: Family, method: str, more: Sequence[str]) -> tuple[Config, bool]:
+def configured(budget: Budget, name: str, family: Family, method: str, more: Sequence[str]) -> tuple[Config, bool]:
     """The config of a cell, and whether tuned settings were laid over it."""
     given = [*family.given, f"method={family.methods[method]}", *more]
     made = config.read(family.config, given)
@@ -231,7 +230,7 @@ def lay_over(made: Config, path: Path, source: str, given: Sequence[str]) -> Con
             whole = config.plain(made)
             for part in key:
                 whole = whole.get(part, {}) if isinstance(whole, dict) else {}
-            given.append(f"{'.'.join(key)}={inline(_over(whole, value))}")
+            given.append(f"{'.'.join(key)}={toml.inline(_over(whole, value))}")
             made = config.read(source, given)
     except ConfigError as error:
         raise ConfigError("\n".join(f"{path.name}: {line.replace(' (--set)', '')}" for line in error.lines)) from None
@@ -249,7 +248,8 @@ def _parts(table: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
 
 
 def _over(base: Any, given: Any) -> Any:
-    """A table on top of another, key by key; one that says its own `kind` replaces the other whole."""
-    if not isinstance(base, dict) or not isinstance(given, dict) or "kind" in given:
+    """A table on top of another, key by key. One that says its own `kind`, or that has no key of a table with a kind, as an alpha for each
+    pool has none of a schedule's, replaces the other whole."""
+    if not isinstance(base, dict) or not isinstance(given, dict) or "kind" in given or ("kind" in base and not given.keys() & base.keys()):
         return given
     return {**base, **{key: _over(base.get(key), value) for key, value in given.items()}}

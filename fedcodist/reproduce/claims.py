@@ -139,7 +139,7 @@ def is_positive(difference: Difference | None) -> str:
     return lifts(difference, 0.0)
 
 
-def _values(cell: Mapping[str, Any] | None, pool: str, domain: str) -> dict[int, float]:
+def values_of(cell: Mapping[str, Any] | None, pool: str, domain: str) -> dict[int, float]:
     """{seed: test accuracy}."""
     seeds, found = (cell or {}).get("seeds", []), dig(dict(cell or {}), "accuracy", pool, domain, "test") or []
     return {seed: value for seed, value in zip(seeds, found, strict=False) if value is not None}
@@ -148,7 +148,7 @@ def _values(cell: Mapping[str, Any] | None, pool: str, domain: str) -> dict[int,
 def _gains(cells: Cells, name: str, pool: str, domain: str = "all") -> dict[int, float]:
     """{seed: gain over the twin}."""
     cell = cells.get(name)
-    mine, twin = _values(cell, pool, domain), _values(cells.get(str((cell or {}).get("twin"))), pool, domain)
+    mine, twin = values_of(cell, pool, domain), values_of(cells.get(str((cell or {}).get("twin"))), pool, domain)
     return {seed: value - twin[seed] for seed, value in mine.items() if seed in twin}
 
 

@@ -41,7 +41,7 @@ def _shown(table: str, cell: Mapping[str, Any]) -> bool:
 
 def draw(result: Mapping[str, Any], out: Path) -> list[Path]:
     """Save every figure of a result file into a directory, as PNG and SVG."""
-    matplotlib = plots._matplotlib()
+    matplotlib = plots.load_matplotlib()
     out.mkdir(parents=True, exist_ok=True)
     made = []
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **plots.RC}):
@@ -58,12 +58,12 @@ def curves(result: Mapping[str, Any], family: str) -> Figure:
     PeriodicCodist does: the change since the round before it, at once and some rounds later."""
     domains = result["families"][family]["domains"]
     cells = {cell["method"]: cell for cell in result["cells"] if cell["family"] == family and cell.get("curve")}
-    figure, axes = plots._grid(2 * len(domains) + 2, len(domains), height=2.4)
+    figure, axes = plots.grid(2 * len(domains) + 2, len(domains), height=2.4)
     ends: list[tuple[Axes, list[plots.Label]]] = []
     for row, pool in enumerate(paper.POOLS):
         for column, (domain, ours) in enumerate(domains.items()):
             ax, labels = axes[row * len(domains) + column], []
-            ax.set_title(f"{pool} model · {_domain(domain, ours)}")
+            ax.set_title(f"{pool} model · {domain_name(domain, ours)}")
             for method, cell in cells.items():
                 line = dig(cell["curve"], pool, ours) or []
                 if not line:
@@ -75,15 +75,15 @@ def curves(result: Mapping[str, Any], family: str) -> Figure:
                 ax.plot(rounds, middle, color=colour, linestyle=style, linewidth=1.5)
                 labels.append((rounds[-1], middle[-1], SHORT[method], colour))
                 if isinstance(marks := cell["curve"]["codistilled"], list):
-                    plots._mark(ax, marks, colour, 0)
-            plots._whole_rounds(ax)
+                    plots.mark(ax, marks, colour, 0)
+            plots.whole_rounds(ax)
             ax.margins(x=0.01, y=0.08)
             ax.set_xlabel("round")
             if column == 0:
                 ax.set_ylabel("held-out accuracy, %")
             ends.append((ax, labels))
     ends += [_spikes(ax, cells.get("periodic", {}), pool, domains) for ax, pool in zip(axes[2 * len(domains) :], paper.POOLS, strict=True)]
-    plots._label_ends(figure, ends)
+    plots.label_ends(figure, ends)
     return figure
 
 
@@ -103,7 +103,7 @@ def _spikes(ax: Axes, cell: Mapping[str, Any], pool: str, domains: Mapping[str, 
             ax.fill_between(places, [min(v) for v in by_offset], [max(v) for v in by_offset], color=colour, alpha=0.14, linewidth=0)
         middle = [fmean(v) for v in by_offset]
         ax.plot(places, middle, color=colour, linestyle=style, marker="o", markersize=3.5)
-        labels.append((len(by_offset) - 1, middle[-1], _domain(domain, ours), colour))
+        labels.append((len(by_offset) - 1, middle[-1], domain_name(domain, ours), colour))
         ax.set_xticks(list(places), ["before", "at it", *(f"+{k}" for k in offsets[1:])])
     ax.margins(x=0.02, y=0.12)
     ax.set_xlabel("rounds after it")
@@ -116,7 +116,7 @@ def sizes(result: Mapping[str, Any], family: str = "images") -> Figure:
     dotted lines the FedAvg twin."""
     cells = [cell for cell in result["cells"] if cell["seeds"]]
     twin = next((cell for cell in cells if cell["method"] == "fedavg"), None)
-    figure, axes = plots._grid(2, 2, height=3.2, sharey=True)
+    figure, axes = plots.grid(2, 2, height=3.2, sharey=True)
     ends: list[tuple[Axes, list[plots.Label]]] = []
     for place, (ax, method) in enumerate(zip(axes, ("periodic", "merged"), strict=True)):
         mine = sorted(((public(cell, result), cell) for cell in cells if cell["method"] == method), key=lambda pair: pair[0])
@@ -146,7 +146,7 @@ def sizes(result: Mapping[str, Any], family: str = "images") -> Figure:
         if place == 0:
             ax.set_ylabel("test accuracy, %")
         ends.append((ax, labels))
-    plots._label_ends(figure, ends)
+    plots.label_ends(figure, ends)
     return figure
 
 
@@ -154,7 +154,7 @@ def gains(result: Mapping[str, Any], family: str) -> Figure:
     """Table 1's gains over the FedAvg twin: a dot with its 95 % interval, a bare ring where there is one seed, a diamond for the paper."""
     mine = [cell for cell in result["cells"] if cell["family"] == family and any(_gain(cell, pool) for pool in paper.POOLS)]
     twins = {cell["id"]: cell for cell in result["cells"]}
-    figure, axes = plots._grid(2, 2, height=0.9 + 0.24 * len(mine), sharey=True)
+    figure, axes = plots.grid(2, 2, height=0.9 + 0.24 * len(mine), sharey=True)
     for ax, pool in zip(axes, paper.POOLS, strict=True):
         ax.set_title(f"{pool} model")
         ax.axvline(0, color=TWIN_COLOUR, linewidth=1.2, linestyle=STYLES[1])
@@ -202,7 +202,7 @@ def public(cell: Mapping[str, Any], result: Mapping[str, Any]) -> int:
     return int(cell["public"] if cell["public"].isdigit() else result["families"]["images"]["sizes"][-1])
 
 
-def _domain(name: str, ours: str) -> str:
+def domain_name(name: str, ours: str) -> str:
     """The paper's name of a domain, with ours where it is another."""
     return name if ours in (name, name.removesuffix("s"), "all") else f"{ours}s"
 

@@ -63,7 +63,7 @@ def table_1(r: Result, family: str, column: str) -> str:
     for cell in r["cells"]:
         if cell["family"] == family and (cell["column"] == column or (cell["column"] == "all" and column == central)):
             rows.append(
-                {"method": row_name(cell["row"]), "public data": _public(r, cell), "seeds": _seeds(cell)} | _numbers(r, cell, "all")
+                {"method": row_name(cell["row"]), "public data": _public(r, cell), "seeds": show_seeds(cell)} | _numbers(r, cell, "all")
             )
     return tables.render(rows, "md") + "\n"
 
@@ -73,8 +73,8 @@ def table_2(r: Result, family: str) -> str:
     rows = []
     for domain, ours in r["families"][family]["domains"].items():
         for cell in (cell for cell in r["cells"] if cell["family"] == family):
-            shown = domain if domain == "mixed" else figures._domain(domain, ours)
-            rows.append({"test sentences": shown, "method": row_name(cell["row"]), "seeds": _seeds(cell)} | _numbers(r, cell, ours))
+            shown = domain if domain == "mixed" else figures.domain_name(domain, ours)
+            rows.append({"test sentences": shown, "method": row_name(cell["row"]), "seeds": show_seeds(cell)} | _numbers(r, cell, ours))
     return f"{_beside(r, family)}{tables.render(rows, 'md')}\n"
 
 
@@ -96,7 +96,7 @@ def spikes(r: Result, family: str) -> str:
         for domain, ours in r["families"][family]["domains"].items():
             changes = dig(cell["spikes"], pool, ours)
             if changes:
-                shown = domain if domain == "mixed" else figures._domain(domain, ours)
+                shown = domain if domain == "mixed" else figures.domain_name(domain, ours)
                 told = {("at it" if k == "0" else f"+{k}"): points(sum(v) / len(v), sign=True) for k, v in changes.items()}
                 rows.append({"model": pool, "held-out sentences": shown} | told)
     lead = f"Change since the round before a codistillation, mean over codistillations and {_many(len(cell['seeds']), 'seed')}:"
@@ -112,7 +112,7 @@ def figure_4(r: Result) -> str:
             continue
         count = DASH if not cell["public"] else f"{figures.public(cell, r):,}"
         rows.append(
-            {"method": row_name(cell["row"]), "public images": count, "seeds": _seeds(cell)} | _numbers(r, cell, "all", printed=False)
+            {"method": row_name(cell["row"]), "public images": count, "seeds": show_seeds(cell)} | _numbers(r, cell, "all", printed=False)
         )
     lead = "The paper averages the 25 best tuning runs of each size and prints no numbers; here every size has the same settings."
     return f"{lead}\n\n{tables.render(rows, 'md')}\n"
@@ -124,7 +124,7 @@ def ensembles(r: Result, family: str) -> str:
     for cell in r["cells"]:
         told = dig(dict(cell), "ensemble", "all")
         if told and cell["family"] == family and cell["row"] in compare.LABELS and _central(r, cell):
-            rows.append({"method": row_name(cell["row"]), "public data": _public(r, cell), "test accuracy, %": _accuracy(told)})
+            rows.append({"method": row_name(cell["row"]), "public data": _public(r, cell), "test accuracy, %": show_accuracy(told)})
     return tables.render(rows, "md") + "\n" if rows else ""
 
 
@@ -160,7 +160,7 @@ def settings(r: Result, family: str) -> str:
             row["steps x batch"] = f"{distill['steps']} x {distill['batch']}" + (
                 f", every {p} rounds" if (p := method.get("period")) else ""
             )
-            row["alpha"] = _schedule(method.get("alpha"))
+            row["alpha"] = show_schedule(method.get("alpha"))
         rows.append(row)
     return tables.render(rows, "md") + "\n" if rows else ""
 
@@ -170,13 +170,13 @@ def _each(pools: Sequence[Mapping[str, Any]], key: str) -> str:
     return " / ".join(dict.fromkeys(DASH if pool.get(key) is None else f"{pool[key]:.3g}" for pool in pools))
 
 
-def _schedule(alpha: Any) -> str:
+def show_schedule(alpha: Any) -> str:
     """alpha in words."""
     if not isinstance(alpha, dict):
         return DASH
     kind = alpha.get("kind")
     if kind is None:
-        return ", ".join(f"{pool} {_schedule(inner)}" for pool, inner in alpha.items())
+        return ", ".join(f"{pool} {show_schedule(inner)}" for pool, inner in alpha.items())
     return (
         f"{alpha['value']:.3g}" if kind == "constant" else f"{kind} " + ", ".join(f"{k} {v:.3g}" for k, v in alpha.items() if k != "kind")
     )
@@ -227,7 +227,9 @@ def for_eyes(r: Result) -> list[dict[str, Any]]:
                 where = {"cell": cell["id"], "seeds": len(cell["seeds"]), "pool": pool, "domain": domain}
                 number = dig(cell["paper"], pool, domain)
                 printed = "" if number is None else f"{100 * number:.2f}"
-                rows.append(where | {"test accuracy, %": _accuracy(told), "paper": printed, "gain, points": _gain(told.get("gain"))})
+                rows.append(
+                    where | {"test accuracy, %": show_accuracy(told), "paper": printed, "gain, points": show_gain(told.get("gain"))}
+                )
     return rows
 
 
@@ -242,23 +244,23 @@ def _numbers(r: Result, cell: Mapping[str, Any], domain: str, printed: bool = Tr
             number, base = (dig(dict(c or {}), "paper", pool, domain) for c in (cell, twin))
             gain = "" if number is None or base is None else f" ({100 * (number - base):+.2f})"
             found[f"{pool}: paper"] = DASH if number is None else f"{100 * number:.2f}{gain}"
-        found[f"{pool}: ours"] = _accuracy(told) if told else cell["why"] or "not run"
-        found[f"{pool}: gain"] = _gain((told or {}).get("gain")) or DASH
+        found[f"{pool}: ours"] = show_accuracy(told) if told else cell["why"] or "not run"
+        found[f"{pool}: gain"] = show_gain((told or {}).get("gain")) or DASH
     return found
 
 
-def _accuracy(told: Mapping[str, Any]) -> str:
+def show_accuracy(told: Mapping[str, Any]) -> str:
     return f"{100 * told['mean']:.2f}" + ("" if told["spread"] is None else f" ± {100 * told['spread']:.2f}")
 
 
-def _gain(gain: Mapping[str, Any] | None) -> str:
+def show_gain(gain: Mapping[str, Any] | None) -> str:
     if gain is None:
         return ""
     interval = "" if gain["low"] is None else f" [{100 * gain['low']:.2f}, {100 * gain['high']:.2f}]"
     return f"{100 * gain['difference']:+.2f}{interval}"
 
 
-def _seeds(cell: Mapping[str, Any]) -> str:
+def show_seeds(cell: Mapping[str, Any]) -> str:
     return f"{len(cell['seeds'])}" + ("" if cell["state"] in ("done", "missing") else f" of {len(cell['wanted'])}")
 
 

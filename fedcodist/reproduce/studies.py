@@ -17,9 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from fedcodist import config, settings
+from fedcodist import config, settings, toml
 from fedcodist.config import Config
-from fedcodist.report import _value as inline
 from fedcodist.reproduce import cells
 from fedcodist.reproduce.budgets import Budget, Family
 from fedcodist.reproduce.cells import Cell
@@ -114,8 +113,8 @@ def _half(width: Any) -> Any:
 def _cost(budget: Budget) -> Iterator[Cell]:
     family = budget.families[FAMILY]
     column = family.central
-    plain = cells._codistilled(budget, FAMILY, family, column, "merged", "in-domain")
-    yield from _joined(budget, "cost", [cells._fedavg(budget, FAMILY, family, column), plain])
+    plain = cells.codistilled(budget, FAMILY, family, column, "merged", "in-domain")
+    yield from _joined(budget, "cost", [cells.fedavg(budget, FAMILY, family, column), plain])
     made = schedules(settled(_of(plain).method.alpha), _of(plain).rounds)
     yield from _joined(budget, "cost", (_other(plain, row, alpha=alpha) for row, alpha in made.items()), plain.id)
 
@@ -123,21 +122,21 @@ def _cost(budget: Budget) -> Iterator[Cell]:
 def _pools(budget: Budget) -> Iterator[Cell]:
     family = budget.families[FAMILY]
     column = family.central
-    two = [cells._fedavg(budget, FAMILY, family, column)]
-    two += [cells._codistilled(budget, FAMILY, family, column, method, "in-domain") for method in ("periodic", "merged")]
+    two = [cells.fedavg(budget, FAMILY, family, column)]
+    two += [cells.codistilled(budget, FAMILY, family, column, method, "in-domain") for method in ("periodic", "merged")]
     yield from _joined(budget, "pools", two)
     small = config.read(family.config, family.given).pools["small"].model
     quarter = {"like": "small", "model": settings.plain(halved(small)), "clients": {}}
-    given = (*cells._clients(family, column), HALF, f"pools.quarter={inline(quarter)}")
+    given = (*cells.take_clients(family, column), HALF, f"pools.quarter={toml.inline(quarter)}")
     for cell in two:
-        made, tuned = cells._config(budget, FAMILY, family, cell.method, given)
+        made, tuned = cells.configured(budget, FAMILY, family, cell.method, given)
         twin = f"{FAMILY}/fedavg-three/{column}" if cell.twin else ""
         three = replace(_renamed(cell, "three"), config=made, tuned=tuned, twin=twin)
         yield from _joined(budget, "pools", [three])
 
 
 def _gate(budget: Budget) -> Iterator[Cell]:
-    for cell in cells._table_2(budget):
+    for cell in cells.table_2(budget):
         yield from _joined(budget, "gate", [cell])
         if cell.method != "fedavg":
             ways = {f"gate-{gate:g}": replace(_of(cell).method.distill, gate=gate) for gate in GATES}
@@ -147,8 +146,8 @@ def _gate(budget: Budget) -> Iterator[Cell]:
 def _own_alpha(budget: Budget) -> Iterator[Cell]:
     family = budget.families[FAMILY]
     column = list(family.columns)[-1]
-    shared = cells._codistilled(budget, FAMILY, family, column, "merged", "in-domain")
-    yield from _joined(budget, "own-alpha", [cells._fedavg(budget, FAMILY, family, column), shared])
+    shared = cells.codistilled(budget, FAMILY, family, column, "merged", "in-domain")
+    yield from _joined(budget, "own-alpha", [cells.fedavg(budget, FAMILY, family, column), shared])
     yield from _joined(budget, "own-alpha", [_other(shared, "own-alpha", alpha=own_alpha(_of(shared).method.alpha))], shared.id)
 
 

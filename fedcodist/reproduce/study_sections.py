@@ -107,7 +107,7 @@ def server_share(r: Result, cell: Mapping[str, Any], reference: str) -> float | 
 
 def against(r: Result, cell: Mapping[str, Any], reference: str, pool: str, domain: str = "all") -> claims.Difference | None:
     """The difference to another cell, seed by seed."""
-    mine, other = (claims._values(c, pool, domain) for c in (cell, _cell(r, reference)))
+    mine, other = (claims.values_of(c, pool, domain) for c in (cell, _cell(r, reference)))
     return claims.over([value - other[seed] for seed, value in mine.items() if seed in other])
 
 
@@ -131,15 +131,15 @@ def _pools(r: Result, mine: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
             if told is None and pool == "quarter" and not three:
                 continue  # there is no such model
             row = {"model": width, "pools": "three" if three else "two", "method": sections.row_name(cell["method"])}
-            gain = sections._gain((told or {}).get("gain")) or DASH
-            found.append(row | {"seeds": sections._seeds(cell), "test accuracy, %": _accuracy(cell, told), "gain": gain})
+            gain = sections.show_gain((told or {}).get("gain")) or DASH
+            found.append(row | {"seeds": sections.show_seeds(cell), "test accuracy, %": _accuracy(cell, told), "gain": gain})
     return found
 
 
 def _gate(r: Result, mine: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     found = []
     for domain, ours in r["families"][mine[0]["family"]]["domains"].items():
-        said = domain if domain == "mixed" else figures._domain(domain, ours)
+        said = domain if domain == "mixed" else figures.domain_name(domain, ours)
         found += [{"test sentences": said} | _row(r, cell, "gate", "ungated", ours) for cell in mine]
     return found
 
@@ -156,26 +156,26 @@ TABLES = {"cost": _cost, "pools": _pools, "gate": _gate, "own-alpha": _own_alpha
 
 def _row(r: Result, cell: Mapping[str, Any], name: str, what: str, domain: str = "all") -> dict[str, Any]:
     """Both models of a cell: accuracy, gain over FedAvg, and the difference to what the study compares with."""
-    row = {"method": row_name(cell["row"]), "seeds": sections._seeds(cell)}
+    row = {"method": row_name(cell["row"]), "seeds": sections.show_seeds(cell)}
     for pool in paper.POOLS:
         told = dig(dict(cell), "accuracy", pool, domain)
         difference = against(r, cell, cell["studies"].get(name, ""), pool, domain)
         row[pool] = _accuracy(cell, told)
-        row[f"{pool}: gain"] = sections._gain((told or {}).get("gain")) or DASH
+        row[f"{pool}: gain"] = sections.show_gain((told or {}).get("gain")) or DASH
         row[f"{pool}: against {what}"] = DASH if difference is None else _said(difference)
     return row
 
 
 def _accuracy(cell: Mapping[str, Any], told: Mapping[str, Any] | None) -> str:
-    return sections._accuracy(told) if told else cell["why"] or "not run"
+    return sections.show_accuracy(told) if told else cell["why"] or "not run"
 
 
 def _said(difference: claims.Difference) -> str:
-    return sections._gain({"difference": difference.mean, "low": difference.low, "high": difference.high})
+    return sections.show_gain({"difference": difference.mean, "low": difference.low, "high": difference.high})
 
 
 def _alpha(cell: Mapping[str, Any]) -> str:
-    return sections._schedule(dig(dict(cell), "settings", "method", "alpha")).replace(", over 0", "")  # all rounds
+    return sections.show_schedule(dig(dict(cell), "settings", "method", "alpha")).replace(", over 0", "")  # all rounds
 
 
 def _heading(r: Result, family: str, mine: Sequence[Mapping[str, Any]]) -> str:

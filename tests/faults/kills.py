@@ -5,14 +5,18 @@
 A run is the real command line in its own process group. It is killed at a uniformly random time between its start and its expected end,
 started again, perhaps killed again (never with --once), until it gets to its end; then its whole directory (models, optimizers, journal,
 result; only timing and the lock may differ) and what it printed must be those of the reference. Kills that fall inside a save or a
-distillation are counted, because a test whose kills all land in start-up would show nothing.
+distillation are counted, because a test whose kills all land in start-up would show nothing. README's sentence on kills is made from
+
+    python tests/faults/kills.py --kills 50 --once --json docs/measured/kills.json
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import hashlib
 import itertools
+import json
 import os
 import random
 import select
@@ -26,6 +30,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -77,6 +82,11 @@ class Tally:
     @property
     def inside(self) -> int:
         return self.phases["save"] + self.phases["distillation"]
+
+    def plain(self) -> dict[str, Any]:
+        """What README tells, as JSON can hold it."""
+        fell = {phase: self.phases[phase] for phase in PHASES.values()}
+        return {"kills": self.kills, "runs": self.runs, "identical": self.runs - len(self.wrong), "fell": fell}
 
     def __str__(self) -> str:
         save, distillation, start_up = (self.phases[phase] for phase in ("save", "distillation", "start-up"))
@@ -210,6 +220,18 @@ def storm(kills: int, seed: int, place: Path, cache: Path, methods: tuple[str, .
         yield tally
 
 
+def provenance(args: argparse.Namespace) -> dict[str, Any]:
+    """When it was measured, how, and on what."""
+    sys.path.insert(0, str(ROOT))  # as the children have it
+    import fedcodist
+    from fedcodist.environment import fingerprint
+    from fedcodist.reproduce.results import ENVIRONMENT
+
+    on = fingerprint() | {"fedcodist": fedcodist.__version__}
+    how = {"rounds": args.rounds, "seed": args.seed, "once": args.once}
+    return {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "on": {key: on[key] for key in ENVIRONMENT}, "how": how}
+
+
 def main(argv: list[str] | None = None) -> int:
     """Print one line; 1 if a run differs, or if too few kills fell where they hurt."""
     parser = argparse.ArgumentParser(description="random kill -9 of a small run, each resumed by the same command")
@@ -218,6 +240,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=60, help="of a run")
     parser.add_argument("--once", action="store_true", help="kill each run once: as many ends as kills")
     parser.add_argument("--keep", action="store_true", help="keep the directory of the runs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was seen, and on what")
     args = parser.parse_args(argv)
     cache = Path(os.environ.get("FEDCODIST_CACHE") or ROOT / ".cache" / "xla")
     place = Path(tempfile.mkdtemp(prefix="kills-"))
@@ -232,6 +255,8 @@ def main(argv: list[str] | None = None) -> int:
         else:
             shutil.rmtree(place)
     print(tally)
+    if args.json:
+        args.json.write_text(json.dumps({**provenance(args), **tally.plain()}, indent=1) + "\n", "utf-8")
     print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
     for line in tally.wrong:
         print(f"differs: {line}", file=sys.stderr)

@@ -33,13 +33,13 @@ def main(fd: int, argv: list[str]) -> int:
 
     from fedcodist import cli, federation, runs
 
-    prepare = cli._prepare_jax
+    prepare = cli.prepare_jax
 
     def prepare_fully() -> None:
         prepare()
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
-    cli._prepare_jax = prepare_fully
+    cli.prepare_jax = prepare_fully
     mark(fd, runs.Run, "commit", SAVE)
     mark(fd, runs.Run, "finish", SAVE)
     mark(fd, federation.Federation, "codistill", DISTILLATION)

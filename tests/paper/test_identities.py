@@ -40,7 +40,7 @@ def test_two_pools_are_the_papers_two_models():
     """With two pools the only other teacher has all the weight that the student leaves it."""
     fed = gauss_federation()
     assert fed.table == {"small": {"large": 1.0}, "large": {"small": 1.0}}
-    assert fed._teachers("small") == {"small": (0.1, 1.0), "large": (0.9, 1.0)}
+    assert fed.teachers("small") == {"small": (0.1, 1.0), "large": (0.9, 1.0)}
 
 
 def test_without_a_teacher_both_methods_are_fedavg():

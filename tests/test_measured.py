@@ -1,0 +1,104 @@
+"""Numbers that were measured: README and docs have them from files in the repository, in blocks that must be what these files give."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from faults import kills
+
+from fedcodist.errors import DataError
+from fedcodist.reproduce.results import ENVIRONMENT
+
+ROOT = Path(__file__).parent.parent
+BLOCK = re.compile(r"<!-- (?:(\w+): from .*? by make docs|results: .*?) -->(.*?)<!-- end.*? -->", re.DOTALL)
+GENERATED = ("cli.md", "parts.md", "results.md")
+TYPED = re.compile(r"\d+ (?:points?|seconds?|ms)\b|\d\.\d+ ?%|\[-?\d+\.\d+, -?\d+\.\d+\]|\d \+- \d|±|\d times (?:faster|slower)")
+
+
+@pytest.fixture
+def tool(monkeypatch):
+    """A program of tools/ as a module."""
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    return importlib.import_module
+
+
+@pytest.mark.parametrize("name", ["demo", "demo_gains", "kills", "speed"])
+def test_a_changed_digit_is_stale_and_mended(tmp_path, tool, name):
+    docs, page = tool("make_docs"), tmp_path / "README.md"
+    text = (ROOT / "README.md").read_text("utf-8")
+    page.write_text(text)
+    assert docs.stale_blocks(page) == []
+    begin, end = next(match.span(2) for match in BLOCK.finditer(text) if match[1] == name)
+    places = [begin + match.start() for match in re.finditer(r"\d", text[begin:end])]
+    for at in (places[0], places[len(places) // 2], places[-1]):
+        page.write_text(f"{text[:at]}{(int(text[at]) + 1) % 10}{text[at + 1 :]}")
+        assert docs.stale_blocks(page) == [f"README.md ({name})"]
+    assert docs.stale_blocks(page, write=True) == [f"README.md ({name})"]
+    assert page.read_text() == text
+
+
+def test_another_file_makes_the_page_stale(tmp_path, tool, monkeypatch):
+    docs, page = tool("make_docs"), tmp_path / "page.md"
+    page.write_text("<!-- kills: from kills.json by make docs -->\n<!-- end of kills -->\n")
+    monkeypatch.setattr(docs, "DOCS", tmp_path / "docs")
+    found = json.loads((ROOT / "docs/measured/kills.json").read_text())
+    for identical in (found["identical"], 7):
+        (tmp_path / "kills.json").write_text(json.dumps(found | {"identical": identical}))
+        assert docs.stale_blocks(page, write=True) == ["page.md (kills)"] and docs.stale_blocks(page) == []
+    assert f"7 of the {found['runs']} ended byte-identical" in page.read_text().replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("<!-- kils: from a.json by make docs -->\n<!-- end of kils -->", "page.md: got a block of kils; allowed speed, demo"),
+        ("<!-- kills: from a.json by make docs -->\n1\n<!-- end of kill -->", "1 marks of measured numbers, 0 of them with an end"),
+    ],
+)
+def test_a_block_that_cannot_be_made_is_refused(tmp_path, tool, text, said):
+    (tmp_path / "page.md").write_text(text)
+    with pytest.raises(DataError, match=said):
+        tool("make_docs").stale_blocks(tmp_path / "page.md")
+
+
+def test_no_measured_number_is_typed_by_hand():
+    """By its looks: an accuracy, a gain, an interval or a time outside of the blocks."""
+    for page in [ROOT / "README.md", *(path for path in (ROOT / "docs").rglob("*.md") if path.name not in GENERATED)]:
+        assert TYPED.findall(BLOCK.sub("", page.read_text("utf-8"))) == [], page.name
+
+
+def test_the_demo_is_kept_as_it_is_printed(tool):
+    def run(method, seed, accuracy):
+        table = {"small": {"all": {"accuracy": accuracy}}}
+        result = {"seed": seed, "test": table, "held_out": table, "cost": {"client_bytes": 8, "server_steps": 40 * (method == "merged")}}
+        config = {"name": "demo", "method": {"kind": method}, "pools": {"small": {}}}
+        path = Path(f"runs/demo/{method}/seed-{seed}")
+        return SimpleNamespace(path=path, config=config, environment=dict.fromkeys(ENVIRONMENT, "x"), rounds=[], timing=[], result=result)
+
+    found = tool("make_demo").collect([run("fedavg", 0, 0.5), run("fedavg", 1, 0.6), run("merged", 0, 0.6), run("merged", 1, 0.7)], 7.4)
+    assert found["seconds"] == 7 and set(found["on"]) == set(ENVIRONMENT) and found == json.loads(json.dumps(found))
+    lines = tool("make_docs").printed(found).splitlines()
+    assert lines[3].split() == ["MergedCodist", "small", "2", "65.0", "+-", "7.1", "+10.0", "[10.0,", "10.0]"]
+    assert lines[5].startswith("MergedCodist against its FedAvg twin, test accuracy over 2 paired seeds: small +10.0 points [10.0, 10.0].")
+    assert lines[-1] == "report: runs/demo/report.html"
+
+
+def test_kills_are_kept_with_what_they_were_tried_on(tmp_path, tool, monkeypatch):
+    def storm(*args, **kwargs):
+        tally = kills.Tally(runs=3, wrong=["run-1 after 1 kills: stdout"])
+        tally.phases.update({"start-up": 1, "save": 2, "distillation": 4})
+        yield tally
+
+    monkeypatch.setattr(kills, "storm", storm)
+    monkeypatch.setattr(kills.tempfile, "tempdir", str(tmp_path))
+    file = tmp_path / "kills.json"
+    assert kills.main(["--json", str(file)]) == 1
+    found = json.loads(file.read_text())
+    assert set(found["on"]) == set(ENVIRONMENT) and found["fell"] == {"start-up": 1, "training": 0, "save": 2, "distillation": 4}
+    said = tool("make_docs").kills(file).replace("\n", " ")
+    assert "7 times `kill -9`" in said and "2 of the 3 ended" in said and "2 kills fell inside a save, 4 inside a distillation" in said
