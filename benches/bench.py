@@ -180,7 +180,7 @@ def peer_start(peer: Peer, work: Workload, threads: int, python: Path | None = N
 
 
 def scaling(size: str, threads: int) -> dict[str, Any]:
-    """Our peak memory and time of a client for rounds of more and more clients, a fresh process each; data is made on demand."""
+    """Our peak memory and time of a client for rounds of more and more clients, a fresh process each; data costs neither."""
     cohorts = {}
     for work in (w for w in WORKLOADS.values() if w.family == "w1" and w.size == size):
         worker = our_start(work, threads, "lazy")()

@@ -89,7 +89,7 @@ def federation(
         )
         return Federation(task, {work.size: language}, engine=engine), FedAvg()
     sizes = list(w.CNNS) if work.family == "w3" else [work.size]
-    populations = {size: Lazy(work.clients, first=i * work.clients, of=of) for i, size in enumerate(sizes)}
+    populations = {size: Lazy(work.clients, first=i * work.clients, of=w.pieces if lazy else of) for i, size in enumerate(sizes)}
     data = populations if lazy else {size: {**clients} for size, clients in populations.items()}
     everyone = {name: clients[name] for clients in data.values() for name in clients} if not lazy else data[sizes[0]]
     x, y = w.examples(10**6, w.TEST if work.family == "eval" else w.EXAMPLES)
