@@ -19,9 +19,9 @@ from fedcodist.config import Config, identity, plain, read, shipped, twin
 from fedcodist.errors import ConfigError
 from fedcodist.methods import FedAvg
 from fedcodist.models import MODELS
-from fedcodist.report import toml as as_toml
 from fedcodist.tasks import TASKS
 from fedcodist.toml import parse
+from fedcodist.toml import text as as_toml
 from fedcodist.work import LocalSGD, Prox
 
 TEXT = """\

@@ -355,8 +355,8 @@ int main() {
     for (long pad : {0, 1})
       for (long batch : {1, 3})
         for (auto [height, width] : {std::pair<long, long>{1, 1}, {2, 5}, {4, 3}, {9, 8}})
-          for (long channels : {1, 3, 17, 32})
-            for (long filters : {1, 15, 16, 17, 32, 33}) {
+          for (long channels : {3, 17, 32})
+            for (long filters : {1, 16, 32, 33}) {
               const long h = height + 2 - 2 * pad, w = width + 2 - 2 * pad;
               std::vector<float> x(batch * h * w * channels), k(9 * channels * filters), b(filters), y(batch * height * width * filters);
               const long less = batch * (height / 2) * (width / 2) * filters;
