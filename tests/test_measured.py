@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ import pytest
 from faults import kills
 
 from fedcodist.errors import DataError
+from fedcodist.reproduce import cells
 from fedcodist.reproduce.results import ENVIRONMENT
 
 ROOT = Path(__file__).parent.parent
@@ -102,3 +104,26 @@ def test_kills_are_kept_with_what_they_were_tried_on(tmp_path, tool, monkeypatch
     assert set(found["on"]) == set(ENVIRONMENT) and found["fell"] == {"start-up": 1, "training": 0, "save": 2, "distillation": 4}
     said = tool("make_docs").kills(file).replace("\n", " ")
     assert "7 times `kill -9`" in said and "2 of the 3 ended" in said and "2 kills fell inside a save, 4 inside a distillation" in said
+
+
+def test_of_a_winner_only_what_was_searched_is_kept(tool):
+    settings = tool("make_tuned").settings
+    pool = {"cohort": 20, "work": {"lr": 0.0301234, "batch": 20}, "server": {"lr": 0.003, "eps": 1e-5}}
+    pool |= {"learns": {"lr": 1e-3, "decay": 0.1, "self_weight": 0.05}, "teaches": {"temperature": 1.23456}}
+    best = {"rounds": 9, "pools": {"a": pool}, "method": {"kind": "merged", "alpha": {"kind": "constant", "value": 0.87654}}}
+    kept = {"work": {"lr": 0.0301}, "server": {"lr": 0.003}}
+    teaching = {"learns": {"lr": 1e-3, "self_weight": 0.05}, "teaches": {"temperature": 1.23}}
+    assert settings(best) == {"pools": {"a": kept | teaching}, "method": {"alpha": {"kind": "constant", "value": 0.877}}}
+    assert settings(best | {"method": {"kind": "fedavg"}}) == {"pools": {"a": kept}}
+
+
+def test_tuned_settings_are_those_of_the_studies():
+    for file in sorted((ROOT / "docs/measured").glob("tuning-*.json")):
+        found = json.loads(file.read_text())
+        for method, one in found["methods"].items():
+            path = cells.TUNED / f"{found['family']}-{method}-{found['budget']}.toml"
+            assert tomllib.loads(path.read_text()) == one["settings"], path.name
+            best = max((trial for trial in one["trials"] if trial["state"] == "complete"), key=lambda trial: trial["value"])
+            for key in (key for key in best if key.startswith("pools.")):
+                _, pool, part, name = key.split(".")
+                assert one["settings"]["pools"][pool][part][name] == best[key], key

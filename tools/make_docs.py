@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedcodist import catalogue, cli, compare, tables
+from fedcodist import catalogue, cli, compare, tables, toml
 from fedcodist.errors import bad
-from fedcodist.reproduce import page
+from fedcodist.reproduce import page, sections
 
 DOCS = Path(__file__).parent.parent / "docs"
 WIDTH = 140  # of a line
@@ -150,7 +150,30 @@ def kills(file: Path) -> str:
     return textwrap.fill(said, WIDTH, break_on_hyphens=False)
 
 
-BLOCKS: dict[str, Callable[[Path], str]] = {"speed": speed_table, "demo": demo, "demo_gains": demo_gains, "kills": kills}
+def tuning(file: Path) -> str:
+    """What `tools/make_tuned.py` kept of the studies behind the settings of a budget."""
+    rows = []
+    for method, one in json.loads(file.read_text("utf-8"))["methods"].items():
+        best = max((trial for trial in one["trials"] if trial["state"] == "complete"), key=lambda trial: trial["value"])
+        pools = one["settings"]["pools"]
+        names = [(part, key) for part, keys in next(iter(pools.values())).items() for key in keys]
+        parts = {f"{part}.{key}": [pool[part][key] for pool in pools.values()] for part, key in names}
+        said = [f"{name} {' / '.join(f'{value:g}' for value in dict.fromkeys(values))}" for name, values in parts.items()]
+        said += [f"{name} {toml.inline(value)}" for name, value in one["settings"].get("method", {}).items()]
+        rows.append(
+            {
+                "method": sections.row_name(method),
+                "trials": len(one["trials"]),
+                "stopped early": sum(trial["state"] == "pruned" for trial in one["trials"]),
+                "rounds": one["rounds"],
+                "best, held-out accuracy, %: small / large": " / ".join(f"{100 * best[f'accuracy {pool}']:.1f}" for pool in pools),
+                "settings": ", ".join(said),
+            }
+        )
+    return tables.render(rows, "md")
+
+
+BLOCKS: dict[str, Callable[[Path], str]] = {"speed": speed_table, "demo": demo, "demo_gains": demo_gains, "kills": kills, "tuning": tuning}
 MARK = re.compile(r"(?P<begin><!-- (?P<name>\w+): from (?P<file>\S+) by make docs -->\n).*?(?=<!-- end of (?P=name) -->)", re.DOTALL)
 
 

@@ -1,0 +1,83 @@
+"""Settings for `reproduce` from finished studies of `fedcodist tune`.
+
+    python tools/make_tuned.py images small STUDIES
+
+STUDIES holds the studies of fedavg, periodic and merged, as `tune --name` leaves them. Of each winner the rates, the weights, the
+temperatures and alpha go to fedcodist/configs/tuned, where `reproduce` lays them over its cells; all trials go to docs/measured, from
+which `make docs` says how the settings were found. Numbers are rounded to three digits on the way: nobody tuned more than that.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from fedcodist import toml
+from fedcodist.reproduce.results import dump
+
+ROOT = Path(__file__).resolve().parents[1]
+METHODS = ("fedavg", "periodic", "merged")
+RATES = (("work", "lr"), ("server", "lr"))
+TEACHING = (("learns", "lr"), ("learns", "self_weight"), ("teaches", "temperature"))
+DIGITS = 3
+
+
+def settings(best: dict[str, Any]) -> dict[str, Any]:
+    """What `reproduce` lays over a cell: of the whole config of a winner only what a search may have changed."""
+    teaches = best["method"]["kind"] != "fedavg"
+    pools: dict[str, Any] = {}
+    for name, pool in best["pools"].items():
+        for part, key in (*RATES, *(TEACHING if teaches else ())):
+            pools.setdefault(name, {}).setdefault(part, {})[key] = _short(pool[part][key])
+    alpha = best["method"].get("alpha")
+    return {"pools": pools} | ({"method": {"alpha": _short(alpha)}} if alpha is not None else {})
+
+
+def _short(value: Any) -> Any:
+    """With few digits, at any depth."""
+    if isinstance(value, dict):
+        return {key: _short(inner) for key, inner in value.items()}
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
+def study(place: Path) -> dict[str, Any]:
+    """A study in short: its best config's settings, and what every trial came to."""
+    best = tomllib.loads((place / "best.toml").read_text("utf-8"))
+    rows = [json.loads(line) for line in (place / "trials.jsonl").read_text("utf-8").splitlines()]
+    about = json.loads((place / "study.json").read_text("utf-8"))["study"]
+    kept = ("trial", "state", "value", "accuracy small", "accuracy large", "trained")
+    return {
+        "rounds": best["rounds"],
+        "seed": about["seed"],
+        "settings": settings(best),
+        "trials": [
+            {key: _short(row[key]) for key in row if key in kept or key.startswith(("pools.", "method."))}
+            for row in rows
+            if row["state"] != "lost"  # interrupted, and tried again
+        ],
+    }
+
+
+def main() -> int:
+    """Read the studies, write the settings and the trials."""
+    if len(sys.argv) != 4:
+        sys.exit((__doc__ or "").strip())
+    family, budget, studies = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    found = {method: study(studies / method) for method in METHODS if (studies / method / "best.toml").is_file()}
+    for method, one in found.items():
+        said = f"# The best of {len(one['trials'])} trials of {one['rounds']} rounds on seed {one['seed']}, by held-out accuracy alone.\n"
+        path = ROOT / "fedcodist/configs/tuned" / f"{family}-{method}-{budget}.toml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"{said}{toml.text(one['settings'])}\n", "utf-8")
+        print(path.relative_to(ROOT))
+    file = f"docs/measured/tuning-{family}-{budget}.json"
+    (ROOT / file).write_text(dump({"family": family, "budget": budget, "methods": found}) + "\n", "utf-8")
+    print(f"{file}: now run make docs")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
