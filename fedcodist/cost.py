@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from fedcodist import keys, tree
+from fedcodist import keys, native, tree
 from fedcodist.clients import sizes
 from fedcodist.federation import Federation
 from fedcodist.types import Info
@@ -103,7 +103,8 @@ def count(function: Any, *args: Any) -> float:
     >>> count(lambda a, b: a @ b, jnp.zeros((2, 3)), jnp.zeros((3, 5)))
     60.0
     """
-    return _count(jax.make_jaxpr(function)(*args).jaxpr)
+    with native.portable():  # the operations of the model, whatever computes them
+        return _count(jax.make_jaxpr(function)(*args).jaxpr)
 
 
 def _count(jaxpr: Any) -> float:

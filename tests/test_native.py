@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcodist import native
+from fedcodist import cost, keys, native
 from fedcodist.errors import ConfigError
+from fedcodist.models import CNN
 from fedcodist.models.layers import conv3x3, conv_pool, im2col3x3, max_pool
 from fedcodist.native import build
 from fedcodist.objective import Images
@@ -247,6 +248,22 @@ def test_what_is_not_a_number_stays_so():
     x[0, 0, 0, 0] = np.inf
     out = np.asarray(native.conv3x3(x, w, b, "SAME"))
     assert not np.isfinite(out[0, :2, :2]).any() and np.isfinite(out[0, 2:]).all()
+
+
+@pytest.mark.parametrize("kernels", ["0", "1"])
+def test_operations_are_counted_whatever_computes_them(kernels, monkeypatch):
+    monkeypatch.setenv(native.SWITCH, kernels)
+    model = CNN((32, 64), (5,)).build((8, 8, 3), 7)
+    params = jax.eval_shape(model.init, keys.root(0))
+    x = jax.ShapeDtypeStruct((2, 8, 8, 3), "float32")
+    first, rest = (
+        64 * 27 * 32,
+        16 * 288 * 64 + 4 * 64 * 5 + 5 * 7,
+    )  # products: a convolution on 8 x 8, one on 4 x 4, 2 x 2 into 5, 7 classes
+    assert cost.count(lambda p, x: model.apply(p, x, None), params, x) == 2 * 2 * (first + rest)
+    grad = jax.grad(lambda p, x: model.apply(p, x, None).sum())
+    assert cost.count(grad, params, x) == 2 * 2 * (2 * first + 3 * rest)  # nobody needs the gradient of the first layer's input
+    assert "asked for" not in native.describe()
 
 
 @needed

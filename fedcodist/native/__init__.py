@@ -12,6 +12,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -30,11 +33,24 @@ PADS = {"VALID": 0, "SAME": 1}
 TARGETS = ("conv3x3", "conv3x3_dx", "conv3x3_dw", "pool", "pool_dx", "pool_dw", "see")
 
 
+_off: ContextVar[bool] = ContextVar("portable", default=False)
+
+
 class Found(NamedTuple):
     """The instruction sets that can be used, best last, or why there are none."""
 
     paths: tuple[str, ...]
     why: str = ""
+
+
+@contextmanager
+def portable() -> Iterator[None]:
+    """Whatever is traced inside takes the portable forms, as for counting: what a kernel does cannot be seen in a program."""
+    before = _off.set(True)
+    try:
+        yield
+    finally:
+        _off.reset(before)
 
 
 def describe() -> str:
@@ -140,6 +156,8 @@ def _call(target: str, out: Any, *args: Array, **numbers: Any) -> Any:
 
 def _why_not() -> str:
     asked = os.environ.get(SWITCH, "1")
+    if _off.get():
+        return "portable forms were asked for"
     if asked == "0":
         return f"{SWITCH}=0"
     if asked not in ("", "1", *PATHS):
