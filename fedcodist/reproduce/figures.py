@@ -173,8 +173,7 @@ def gains(result: Mapping[str, Any], family: str) -> Figure:
         ax.tick_params(axis="y", labelcolor=INK, length=0)
         _limits(ax, mine, twins, pool)
         ax.set_xlabel("gain over FedAvg, points (diamond: the paper's)")
-        if not ax.yaxis_inverted():
-            ax.invert_yaxis()
+        ax.set_ylim(len(mine) - 0.5, -0.5)  # the first on top, and no marker cut
     return figure
 
 
