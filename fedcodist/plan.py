@@ -12,10 +12,8 @@ from fedcodist.clients import sizes
 from fedcodist.config import Config
 from fedcodist.train import Experiment
 
-EFFICIENCY, WITH_KERNELS = (
-    0.35,
-    0.7,
-)  # of this machine's matrix-product speed that training reaches: rules of thumb, good to a factor of two
+# Of this machine's matrix-product speed that training reaches: rules of thumb, good to a factor of two.
+EFFICIENCY, WITH_KERNELS = 0.35, 0.7
 
 
 def plan(experiment: Experiment) -> dict[str, Any]:
