@@ -16,6 +16,7 @@ import secrets
 import sys
 import tempfile
 import traceback
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -410,6 +411,8 @@ def prepare_jax() -> None:
         jax.config.update("jax_compilation_cache_dir", place)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+        # JAX writes an entry in place: another process may read half of it, and then compiles for itself, which is all that is to be done.
+        warnings.filterwarnings("ignore", "Error reading persistent compilation cache entry")
 
 
 if __name__ == "__main__":

@@ -158,7 +158,7 @@ def test_the_stream_is_one_reshuffled_pass_after_another():
 @pytest.mark.parametrize("mix", ["probs", "logits"])
 def test_codistillation_against_a_plain_loop(mix, gate):
     """The compiled steps against the definition, written out with numpy-sized pieces: three students, two teachers each and themselves."""
-    fed = gauss_federation(("small", "large", "huge"))
+    fed = gauss_federation(("small", "large", "third"))
     theta = params_of(fed.init(keys.root(1)))
     how = Distiller(steps=3, batch=8, mix=mix, gate=gate)
     student, info = fed.codistill(how, theta, 1, keys.root(1), nth=2)
@@ -189,7 +189,7 @@ def test_codistillation_against_a_plain_loop(mix, gate):
             params = jax.tree.map(lambda p, u: p + 0.01 * u, params, update)
         for a, b in zip(jax.tree.leaves(student[name]), jax.tree.leaves(params), strict=True):
             assert np.asarray(a) == pytest.approx(np.asarray(b), abs=2e-5)
-    assert set(info["huge"]["agreement"]) == {"small", "large"}
+    assert set(info["third"]["agreement"]) == {"small", "large"}
 
 
 def test_pieces_change_nothing_but_memory(monkeypatch):

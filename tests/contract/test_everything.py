@@ -46,7 +46,7 @@ def test_resume_equals_a_straight_run(name):
 
 
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("pools", [("small", "large"), ("small", "large", "huge")])
+@pytest.mark.parametrize("pools", [("small", "large"), ("small", "large", "third")])
 def test_engines_agree(name, pools):
     reference = finish(gauss_federation(pools, Serial()), ALL[name], rounds=2)
     for engine in (Compiled(), Compiled(form="vmap", block=2)):
@@ -97,7 +97,7 @@ def test_equal_pools_still_draw_their_own_clients():
     assert not same_bits(state["one"].params, state["two"].params)
 
 
-@pytest.mark.parametrize("pools", [("small", "large"), ("small", "large", "huge")])
+@pytest.mark.parametrize("pools", [("small", "large"), ("small", "large", "third")])
 def test_alpha_one_is_fedavg_to_the_bit_and_never_distils(pools, monkeypatch):
     plain = finish(gauss_federation(pools), FedAvg())
     fed = gauss_federation(pools)
@@ -121,7 +121,7 @@ def test_periodic_beyond_the_last_round_is_fedavg():
 
 
 def test_three_pools_all_teach_all():
-    fed = gauss_federation(("small", "large", "huge"))
+    fed = gauss_federation(("small", "large", "third"))
     step = finish(fed, ALL["merged"])
     for student in fed.names:
         assert set(step.info[student]["agreement"]) == set(fed.names) - {student}
@@ -165,12 +165,12 @@ def test_prox_without_pull_is_local_sgd_and_with_it_stays_closer():
 def test_pools_may_differ_in_everything():
     from fedcodist.server import Average, FedYogi
 
-    fed = gauss_federation(("small", "large", "huge"))
+    fed = gauss_federation(("small", "large", "third"))
     pools = dict(fed.pools)
     pools["large"] = dataclasses.replace(pools["large"], work=Prox(mu=0.1, batch=2), server=FedYogi().optimizer(), cohort=5)
-    pools["huge"] = dataclasses.replace(pools["huge"], server=Average().optimizer(), lr=Constant(1.0), cohort=1)
+    pools["third"] = dataclasses.replace(pools["third"], server=Average().optimizer(), lr=Constant(1.0), cohort=1)
     step = finish(dataclasses.replace(fed, pools=pools), ALL["merged"])
-    assert [step.info[n]["clients"] for n in ("small", "large", "huge")] == [3, 5, 1]
+    assert [step.info[n]["clients"] for n in ("small", "large", "third")] == [3, 5, 1]
 
 
 @pytest.mark.parametrize("name", FOLDS)
