@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import fedcodist
 from fedcodist.settings import show
 
 
@@ -35,6 +36,26 @@ def fingerprint() -> dict[str, Any]:
         "backend": jax.default_backend(),
         "kernels": native.path(),
     }
+
+
+def checkout() -> str | None:
+    """The commit of the checkout that this package is in; None if it is in none. Read from git's files: git itself may be absent."""
+    try:
+        place = Path(fedcodist.__file__).parent.parent / ".git"
+        if place.is_file():  # a worktree: its own HEAD, and the references of the main one
+            place = (place.parent / place.read_text("utf-8").partition("gitdir:")[2].strip()).resolve()
+        head = (place / "HEAD").read_text("utf-8").strip()
+        if not head.startswith("ref:"):
+            return head[:40] or None
+        name = head.partition(":")[2].strip()
+        shared = place / (place / "commondir").read_text("utf-8").strip() if (place / "commondir").is_file() else place
+        for folder in (place, shared):
+            if (folder / name).is_file():
+                return (folder / name).read_text("utf-8").strip() or None
+        packed = (shared / "packed-refs").read_text("utf-8").splitlines()
+        return next((line.split()[0] for line in packed if line.endswith(f" {name}")), None)
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from fedcodist import checkpoint
 from fedcodist import lock as lock_file
 from fedcodist.checkpoint import BadName, CheckpointError, Damaged, Lines, RunError, StorageError, canonical, say, storing
-from fedcodist.environment import differences, fingerprint
+from fedcodist.environment import checkout, differences, fingerprint
 from fedcodist.lock import Busy
 from fedcodist.settings import show
 
@@ -329,23 +329,26 @@ class Run:
             self.notes.append(f"an old checkpoint stays: {error}")
 
     def _settle_environment(self, new: dict[str, Any], strict: bool) -> None:
-        path, earlier = self.path / ENVIRONMENT, []
+        path, earlier, commits = self.path / ENVIRONMENT, [], []
+        mine = None if os.path.lexists(self.path / RESULT) else checkout()  # told to readers, not compared: most commits change no bit
         if os.path.lexists(path):
             try:
                 stored = checkpoint.unseal(path)
-                old, earlier = stored["fingerprint"], stored["earlier"]
+                old, earlier, commits = stored["fingerprint"], stored["earlier"], stored.get("commits", [])
             except (Damaged, KeyError) as error:
                 self._set_aside(path, str(error))
             else:
                 changes = differences(old, new)
-                if not changes:
+                if not changes and mine in (None, *commits):
                     self._environment_digest = stored["digest"]
                     return
-                if strict:
+                if changes and strict:
                     raise Mismatch(f"{say(self.path)}: would not be bit-identical: {', '.join(changes)}", changes)
-                self.notes.append(f"continues, not bit-identical: {', '.join(changes)}")
-                earlier = [*earlier, old]
-        checkpoint.replace_file(path, checkpoint.seal({"fingerprint": new, "earlier": earlier}))
+                if changes:
+                    self.notes.append(f"continues, not bit-identical: {', '.join(changes)}")
+                    earlier = [*earlier, old]
+        commits = [*commits, *({mine} - {None, *commits})]
+        checkpoint.replace_file(path, checkpoint.seal({"fingerprint": new, "earlier": earlier, "commits": commits}))
         self._environment_digest = checkpoint.unseal(path)["digest"]
 
 
@@ -360,6 +363,7 @@ class Recorded:
     timing: list[dict[str, Any]]
     result: dict[str, Any] | None
     notes: tuple[str, ...] = ()
+    commits: tuple[str, ...] = ()  # of the checkouts that computed it
 
 
 def read(path: str | Path) -> Recorded:
@@ -376,7 +380,8 @@ def read(path: str | Path) -> Recorded:
         if name != CONFIG and not os.path.lexists(path / name):
             return None
         try:
-            return checkpoint.unseal(path / name)[key]
+            found = checkpoint.unseal(path / name)
+            return found.get(key) if key == "commits" else found[key]  # an older run has none
         except (Damaged, CheckpointError, KeyError) as error:
             notes.append(f"left out: {error}")
             return None
@@ -392,7 +397,8 @@ def read(path: str | Path) -> Recorded:
         return rows
 
     config, environment = part(CONFIG, "config") or {}, part(ENVIRONMENT, "fingerprint") or {}
-    return Recorded(path, config, environment, lines(JOURNAL), lines(TIMING), part(RESULT, "result"), tuple(notes))
+    commits = part(ENVIRONMENT, "commits") if environment else None
+    return Recorded(path, config, environment, lines(JOURNAL), lines(TIMING), part(RESULT, "result"), tuple(notes), tuple(commits or ()))
 
 
 def find(path: str | Path, depth: int = 4) -> list[Path]:

@@ -509,23 +509,6 @@ def test_spikes_by_hand():
     assert results._spikes([run], ["small"])["small"]["question"] == {"0": [0.15], "1": [0.04]}
 
 
-def test_a_commit_is_read_without_git(tmp_path, monkeypatch):
-    import fedcodist
-
-    monkeypatch.setattr(fedcodist, "__file__", str(tmp_path / "fedcodist/__init__.py"))
-    assert results.commit() is None
-    git = tmp_path / ".git"
-    (git / "refs/heads").mkdir(parents=True)
-    (git / "HEAD").write_text("ref: refs/heads/main\n")
-    assert results.commit() is None
-    (git / "packed-refs").write_text(f"# pack-refs\n{'b' * 40} refs/heads/main\n")
-    assert results.commit() == "b" * 40
-    (git / "refs/heads/main").write_text("a" * 40 + "\n")
-    assert results.commit() == "a" * 40
-    (git / "HEAD").write_text("c" * 40 + "\n")
-    assert results.commit() == "c" * 40
-
-
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": 99}', '{"schema": 1, "table": "table9", "budget": "small"}'])
 def test_what_is_no_result_file_is_refused(tmp_path, text):
     (tmp_path / "table1-small.json").write_text(text)
@@ -565,7 +548,7 @@ def result_of(table: str, *made: dict, budget: str = "small", **more) -> dict:
         domains = {"answers": "answer", "questions": "question", "mixed": "all"} if not columns else {}
         families[name] = {"data": name, "paper_data": None, "outside_data": "other", "unit": "examples", "columns": columns}
         families[name] |= {"sizes": ["600", "13500"] if table == "figure4" else [], "domains": domains}
-    provenance = {"version": "1", "commit": None, "data": {}, "environments": []}
+    provenance = {"version": "1", "commits": ["0123456789abcdef"], "uncommitted": 2, "data": {}, "environments": []}
     found = {"schema": 1, "table": table, "budget": budget, "says": "by hand", "rounds": 300, "paper_rounds": 1500, "decides": True}
     return found | {"families": families, "cells": list(made), "failed": {}, "provenance": provenance} | more
 
@@ -733,7 +716,7 @@ def test_the_page_says_what_the_files_say(tmp_path):
     text = page.render(page.load(tmp_path / "results"))
     row = next(line for line in text.splitlines() if line.startswith("| PeriodicCodist | in-domain | 3 |"))
     assert "| 35.08 (+4.51) | 35.00 | +5.00 [2.52, 7.48] |" in row
-    assert "300 (1,500)" in text and "by hand" in text and "no checkout" in text
+    assert "300 (1,500)" in text and "by hand" in text and "| 0123456789ab; 2 runs do not know |" in text
     assert "(results/figure4-small.svg)" in text and "(results/figure3-small-language.svg)" in text
     assert re.search(r"\| small \| questions \| \+5.0 \| 0.0 \|", text.replace("+0.0", "0.0"))
     assert "| (vi) 600 public images suffice" in text

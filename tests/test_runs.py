@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedcodist import checkpoint, runs
+from fedcodist import checkpoint, environment, runs
 from fedcodist.runs import Run
 
 HERE = {"jax": "0.10.2", "cores": 2}
@@ -420,6 +420,35 @@ def test_another_environment_is_a_note_or_strictly_an_error(whole):
         assert run.resume(numbers())[0] == 2
     assert runs.read(whole).environment == moved
     assert checkpoint.unseal(whole / "environment.json")["earlier"] == [HERE]
+
+
+def test_the_commits_that_computed_a_run_are_told(path, monkeypatch):
+    for commit, until in (("a", 1), ("a", 2), ("b", None), ("c", None)):
+        monkeypatch.setattr(runs, "checkout", lambda commit=commit: commit)
+        assert train(path, until=until) == []
+    assert runs.read(path).commits == ("a", "b")  # c found nothing to do
+    stored = checkpoint.unseal(path / "environment.json")
+    old = {key: value for key, value in stored.items() if key in ("fingerprint", "earlier")}
+    checkpoint.replace_file(path / "environment.json", checkpoint.seal(old))
+    found = runs.read(path)  # of a version that did not write them down
+    assert found.commits == () and found.environment == HERE and found.notes == ()
+
+
+def test_a_commit_is_read_without_git(tmp_path, monkeypatch):
+    import fedcodist
+
+    monkeypatch.setattr(fedcodist, "__file__", str(tmp_path / "fedcodist/__init__.py"))
+    assert environment.checkout() is None
+    git = tmp_path / ".git"
+    (git / "refs/heads").mkdir(parents=True)
+    (git / "HEAD").write_text("ref: refs/heads/main\n")
+    assert environment.checkout() is None
+    (git / "packed-refs").write_text(f"# pack-refs\n{'b' * 40} refs/heads/main\n")
+    assert environment.checkout() == "b" * 40
+    (git / "refs/heads/main").write_text("a" * 40 + "\n")
+    assert environment.checkout() == "a" * 40
+    (git / "HEAD").write_text("c" * 40 + "\n")
+    assert environment.checkout() == "c" * 40
 
 
 def test_the_fingerprint_is_plain_and_complete():

@@ -62,7 +62,8 @@ def collect(table: str, budget: str, cells: Sequence[Cell], root: Path, failed: 
         "failed": dict(sorted((failed or {}).items())),
         "provenance": {
             "version": fedcodist.__version__,
-            "commit": commit(),
+            "commits": sorted({name for run in everyone for name in run.commits}),  # that the runs were made by
+            "uncommitted": sum(not run.commits for run in everyone),  # runs of which that is not known
             "data": {_data(cell, families): found[cell.id][0].config.get("data") for cell in cells if found[cell.id]},
             "environments": _distinct({key: run.environment.get(key) for key in ENVIRONMENT} for run in everyone),
         },
@@ -221,26 +222,6 @@ def _changes(run: Any, pool: str, domain: str, offsets: Sequence[int]) -> dict[i
     line = {t: value for t, value, *_ in compare.series([run], lambda row: dig(row, "held_out", pool, domain, "accuracy"))}
     whole = [t for t in compare.codistilled([run], pool) if t - 1 in line and all(t + k in line for k in offsets)]
     return {k: fmean(line[t + k] - line[t - 1] for t in whole) for k in offsets} if whole else {}
-
-
-def commit() -> str | None:
-    """The commit of the checkout that this package is in; None if it is in none. Read from git's files: git itself may be absent."""
-    try:
-        place = Path(fedcodist.__file__).parent.parent / ".git"
-        if place.is_file():  # a worktree: its own HEAD, and the references of the main one
-            place = (place.parent / place.read_text("utf-8").partition("gitdir:")[2].strip()).resolve()
-        head = (place / "HEAD").read_text("utf-8").strip()
-        if not head.startswith("ref:"):
-            return head[:40] or None
-        name = head.partition(":")[2].strip()
-        shared = place / (place / "commondir").read_text("utf-8").strip() if (place / "commondir").is_file() else place
-        for folder in (place, shared):
-            if (folder / name).is_file():
-                return (folder / name).read_text("utf-8").strip() or None
-        packed = (shared / "packed-refs").read_text("utf-8").splitlines()
-        return next((line.split()[0] for line in packed if line.endswith(f" {name}")), None)
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def read(path: Path) -> Result:

@@ -195,13 +195,23 @@ def provenance(found: Sequence[Result]) -> str:
             {
                 "file": f"{r['table']}-{r['budget']}.json",
                 "fedcodist": of["version"],
-                "commit": (of["commit"] or "no checkout")[:12],
+                "commits of the runs": _commits(of),
                 "computed on": "; ".join(dict.fromkeys(where)) or DASH,
                 "data, SHA-256": "; ".join(f"{name} {str(digest)[:12]}" for name, digest in of["data"].items()) or DASH,
             }
         )
     lead = "The files hold the whole digests, and each cell's config identity, which names its run directory."
     return f"{tables.render(rows, 'md')}\n\n{lead}\n"
+
+
+def _commits(of: Mapping[str, Any]) -> str:
+    """By which commits the runs were made, as far as they know.
+
+    >>> _commits({"commits": ["0123456789abcdef"], "uncommitted": 2})
+    '0123456789ab; 2 runs do not know'
+    """
+    unknown = [f"{_many(of['uncommitted'], 'run')} do not know"] if of["uncommitted"] else []
+    return "; ".join([*(name[:12] for name in of["commits"]), *unknown]) or DASH
 
 
 def row_name(row: str) -> str:
