@@ -776,6 +776,23 @@ def test_figures_are_the_same_twice(tmp_path):
     assert first and first == [path.read_bytes() for path in figures.draw(result, tmp_path / "b")]
 
 
+def test_rows_of_ours_that_were_not_run_are_told_in_a_line():
+    idle = cell_of("images/merged-self/4700/in-domain", {}, "images/fedavg/4700")
+    text = sections.table_1(result_of("table1", *image_cell("merged", "4700", "in-domain", [], []), idle), "images", "4700")
+    assert "| MergedCodist | in-domain | 0 of 0 | not run |" in text  # the paper has it
+    assert "| MergedCodist, each" not in text and "\nNot run, and not in the paper: MergedCodist, each model hears only itself.\n" in text
+
+
+def test_figure_4_is_of_the_seeds_that_all_sizes_have():
+    twin = cell_of("images/fedavg/4700", {"small": [0.1, 0.5], "large": [0.2, 0.2]})
+    few = cell_of("images/periodic/4700/600", {"small": [0.2], "large": [0.3]}, twin["id"])
+    whole = cell_of("images/periodic/4700/in-domain", {"small": [0.2, 0.9], "large": [0.3, 0.3]}, twin["id"])
+    ax = figures.sizes(result_of("figure4", twin, few | {"public": "600"}, whole)).axes[0]
+    assert ax.get_xlabel() == "public images (1 seed)"
+    assert [float(y) for line in ax.lines[:3] for y in line.get_ydata()][:2] == [20, 20]
+    assert [10, 10] in [[round(float(y)) for y in line.get_ydata()] for line in ax.lines]  # the twin, of the same seed
+
+
 def test_without_results_there_is_a_page(tmp_path):
     assert "There are none yet" in page.render([]) and page.load(tmp_path / "nowhere") == []
 

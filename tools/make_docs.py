@@ -85,23 +85,31 @@ WORK = {
     "eval-large": "10,000 test images, large CNN",
 }
 AMONG_PEERS = ("w1-small-20", "w1-large-20")
-COMPARED = {"peers": "", "peers-portable": ", without kernels", "bench": ""}
+COMPARED = ("bench", "peers", "peers-portable", "cohorts")
+LARGER = {f"w1-{size}-{clients}": f"{size} CNN, {clients} clients" for size in ("small", "large") for clients in (100, 500)}
 
 
 def speed_table(history: Path) -> str:
     """Round times of others over ours, from the last runs of the benchmark."""
     last = {row["bench"]: row for row in map(json.loads, history.read_text("utf-8").splitlines())}
     found = {name: {result["workload"]: result["sides"] for result in row["results"]} for name, row in last.items() if name in COMPARED}
-    columns = [(bench, name) for bench in ("peers", "peers-portable") for name in AMONG_PEERS]
-    lines = ["| round time, theirs / ours | " + " | ".join(f"{WORK[name]}{COMPARED[bench]}" for bench, name in columns) + " |"]
-    lines += ["|---" * (1 + len(columns)) + "|"]
-    for side, said in SIDES.items():
-        lines += [f"| {said} | " + " | ".join(_ratio(found[bench][name].get(side, {})) for bench, name in columns) + " |"]
+    lines = _theirs_over_ours(
+        {f"{WORK[name]}, 20 clients": found["peers"][name] for name in AMONG_PEERS}
+        | {f"{WORK[name]}, without kernels": found["peers-portable"][name] for name in AMONG_PEERS}
+    )
+    lines += ["", *_theirs_over_ours({said: found["cohorts"][name] for name, said in LARGER.items()})]
     lines += ["", "| against the PyTorch loop | theirs / ours | ours, of an FMA loop's speed |", "|---|---|---|"]
     torch = found["bench"]
     lines += [f"| {said} | {_ratio(torch[name]['torch'])} | {torch[name]['fedcodist']['of_limit']:.0%} |" for name, said in WORK.items()]
     machine, kernels = last["peers"]["machine"], found["peers"][AMONG_PEERS[0]]["fedcodist"]["versions"].get("kernels", "?")
     return "\n".join([*lines, "", f"{last['peers']['when'][:10]}, {machine['threads']} cores of an {machine['cpu']}, kernels: {kernels}."])
+
+
+def _theirs_over_ours(columns: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A table of {column: sides}, a line for each side that was there."""
+    lines = ["| round time, theirs / ours | " + " | ".join(columns) + " |", "|---" * (1 + len(columns)) + "|"]
+    there = [side for side in SIDES if any(side in sides for sides in columns.values())]
+    return lines + [f"| {SIDES[side]} | " + " | ".join(_ratio(sides.get(side, {})) for sides in columns.values()) + " |" for side in there]
 
 
 def _ratio(cell: dict) -> str:

@@ -6,7 +6,7 @@ or by a name at its end, never by colour alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fedcodist import compare, plots
 from fedcodist.compare import dig
 from fedcodist.plots import COLOURS, GRID, INK, MUTED, STYLES, TWIN_COLOUR
-from fedcodist.reproduce import paper
+from fedcodist.reproduce import claims, paper
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -113,7 +113,7 @@ def _spikes(ax: Axes, cell: Mapping[str, Any], pool: str, domains: Mapping[str, 
 
 def sizes(result: Mapping[str, Any], family: str = "images") -> Figure:
     """Figure 4: test accuracy against the number of public images, a panel a method; bars are the standard deviation over seeds, and the
-    dotted lines the FedAvg twin."""
+    dotted lines the FedAvg twin. A panel is of the seeds that all its sizes have: seeds differ more than sizes do."""
     cells = [cell for cell in result["cells"] if cell["seeds"]]
     twin = next((cell for cell in cells if cell["method"] == "fedavg"), None)
     figure, axes = plots.grid(2, 2, height=3.2, sharey=True)
@@ -123,31 +123,44 @@ def sizes(result: Mapping[str, Any], family: str = "images") -> Figure:
         ax.set_title(compare.LABELS[method])
         ax.set_xscale("log")
         labels: list[plots.Label] = []
+        seeds = _shared([cell for _, cell in mine] + ([twin] if twin else []))
         for pool, (colour, style) in POOL.items():
-            told = [(size, dig(cell, "accuracy", pool, "all")) for size, cell in mine]
-            known = [(size, 100 * of["mean"], 100 * (of["spread"] or 0)) for size, of in told if of]
+            known = [(size, *of) for size, cell in mine if (of := _over(cell, pool, seeds))]
             if known:
                 x, y, error = zip(*known, strict=True)
                 ax.errorbar(x, y, error, color=colour, linestyle=style, marker="o", markersize=4, capsize=3, linewidth=1.6)
                 labels.append((x[-1], y[-1], pool, colour))
-            if twin and known and (of := dig(twin, "accuracy", pool, "all")):
-                ax.plot((known[0][0], known[-1][0]), [100 * of["mean"]] * 2, color=colour, linestyle=STYLES[2], linewidth=1.3)
-                labels.append((known[-1][0], 100 * of["mean"], f"{pool}, FedAvg", colour))
+            if twin and known and (of := _over(twin, pool, seeds)):
+                ax.plot((known[0][0], known[-1][0]), [of[0]] * 2, color=colour, linestyle=STYLES[2], linewidth=1.3)
+                labels.append((known[-1][0], of[0], f"{pool}, FedAvg", colour))
         every = [size for size, _ in mine]
         if every:
             _plain_sizes(ax, every)
-            ax.axvline(every[0], color=GRID, linewidth=5, zorder=0)
-            of_whole = every[0] == paper.ENOUGH
+            fewest = min(map(int, result["families"][family]["sizes"]), default=every[0])
+            ax.axvline(fewest, color=GRID, linewidth=5, zorder=0)
+            of_whole = fewest == paper.ENOUGH
             said = f"{paper.ENOUGH}: the paper's “good performance”" if of_whole else f"in proportion, the paper's {paper.ENOUGH}"
             at = {"xycoords": ("data", "axes fraction"), "xytext": (6, 0), "textcoords": "offset points", "va": "top"}
-            ax.annotate(said, (every[0], 0.99), fontsize=7.5, color=MUTED, **at)
+            ax.annotate(said, (fewest, 0.99), fontsize=7.5, color=MUTED, **at)
         ax.margins(x=0.04, y=0.14)  # room for the note
-        ax.set_xlabel("public images")
+        ax.set_xlabel(f"public images ({len(seeds)} seed{'' if len(seeds) == 1 else 's'})" if every else "public images")
         if place == 0:
             ax.set_ylabel("test accuracy, %")
         ends.append((ax, labels))
     plots.label_ends(figure, ends)
     return figure
+
+
+def _shared(cells: Sequence[Mapping[str, Any]]) -> set[int]:
+    """The seeds that all cells have; those of any, if there are none."""
+    every = [set(cell["seeds"]) for cell in cells]
+    return set.intersection(*every) or set.union(*every) if every else set()
+
+
+def _over(cell: Mapping[str, Any], pool: str, seeds: Collection[int]) -> tuple[float, float] | None:
+    """The mean and the spread of a cell's test accuracy over some seeds, in percent."""
+    known = [100 * value for seed, value in claims.values_of(cell, pool, "all").items() if seed in seeds]
+    return (fmean(known), compare.spread(known) or 0.0) if known else None
 
 
 def gains(result: Mapping[str, Any], family: str) -> Figure:

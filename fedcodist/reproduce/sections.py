@@ -57,15 +57,19 @@ def claims_block(found: Sequence[Result]) -> str:
 
 
 def table_1(r: Result, family: str, column: str) -> str:
-    """One column of one half of Table 1; the central one has the rows that the paper does not."""
+    """One column of one half of Table 1; the central one has the rows that the paper does not, those that were not run in a line."""
     central = r["families"][family]["columns"][len(r["families"][family]["columns"]) // 2]
-    rows = []
+    rows, idle = [], []
     for cell in r["cells"]:
         if cell["family"] == family and (cell["column"] == column or (cell["column"] == "all" and column == central)):
+            if cell["state"] == "none" and cell["row"] not in compare.LABELS:
+                idle.append(row_name(cell["row"]))
+                continue
             rows.append(
                 {"method": row_name(cell["row"]), "public data": _public(r, cell), "seeds": show_seeds(cell)} | _numbers(r, cell, "all")
             )
-    return tables.render(rows, "md") + "\n"
+    rest = f"\nNot run, and not in the paper: {'; '.join(idle)}.\n" if idle else ""
+    return f"{tables.render(rows, 'md')}\n{rest}"
 
 
 def table_2(r: Result, family: str) -> str:
