@@ -136,7 +136,7 @@ def sizes(result: Mapping[str, Any], family: str = "images") -> Figure:
         every = [size for size, _ in mine]
         if every:
             _plain_sizes(ax, every)
-            fewest = min(map(int, result["families"][family]["sizes"]), default=every[0])
+            fewest = min(map(int, result["families"]["images"]["sizes"]))
             ax.axvline(fewest, color=GRID, linewidth=5, zorder=0)
             of_whole = fewest == paper.ENOUGH
             said = f"{paper.ENOUGH}: the paper's “good performance”" if of_whole else f"in proportion, the paper's {paper.ENOUGH}"
