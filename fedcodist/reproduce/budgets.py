@@ -71,7 +71,8 @@ def _sizes(whole: int, share: float = 1.0) -> dict[str, tuple[str, ...]]:
 
 
 SMALL_ROUNDS, SMALL_PERIOD = 300, 40
-TEXT_ROUNDS, TEXT_PERIOD, TEXT_COHORT = 120, 16, 10  # of StackExchange: 10,004 possible next words make every sentence dear
+# Of text: 10,004 possible next words make a sentence of StackExchange dear, and the standard library is soon learned by heart.
+TEXT_ROUNDS, TEXT_PERIOD, TEXT_COHORT = 120, 16, 10
 SMOKE_ROUNDS, SMOKE_PERIOD = 15, 6
 QUESTIONS = {"answers": "answer", "questions": "question", "mixed": "all"}
 LIBRARY = {"answers": "comment", "questions": "docstring", "mixed": "all"}
@@ -133,7 +134,7 @@ SMOKE = Budget(
 SMALL = Budget(
     name="small",
     says=f"real data, {SMALL_ROUNDS} rounds instead of the paper's {paper.ROUNDS:,}, and a periodic codistillation every {SMALL_PERIOD} "
-    f"rounds instead of every {paper.PERIOD}; on StackExchange {TEXT_ROUNDS} rounds of {TEXT_COHORT} clients a pool, with a codistillation "
+    f"rounds instead of every {paper.PERIOD}; on text {TEXT_ROUNDS} rounds of {TEXT_COHORT} clients a pool, with a codistillation "
     f"every {TEXT_PERIOD}",
     rounds=SMALL_ROUNDS,
     period=SMALL_PERIOD,
@@ -174,8 +175,8 @@ SMALL = Budget(
         "library": Family(
             data="Python's standard library, comments and docstrings in the place of answers and questions",
             config="quick/text",
-            given=(f"rounds={SMALL_ROUNDS}", *ONLY_OF),
-            methods=methods(SMALL_PERIOD, paper.PERIODIC_STEPS, paper.MERGED_STEPS, 32),
+            given=(f"rounds={TEXT_ROUNDS}", *ONLY_OF),
+            methods=methods(TEXT_PERIOD, paper.PERIODIC_STEPS, paper.MERGED_STEPS, 32),
             domains=LIBRARY,
             paper=False,
         ),
