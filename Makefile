@@ -31,7 +31,7 @@ kills: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python -m benches.bench
 
-# The same against FedJAX, Flower on Ray, pfl-research, FedLab and TFF, each in its own environment (gigabytes, and about an hour).
+# The same against FedJAX, Flower on Ray, pfl-research, FedLab and TFF, each in its own environment (gigabytes, and about two hours).
 bench-peers: $(VENV)/.dev
 	$(BIN)/python -m benches.bench --peers
 	$(BIN)/python -m benches.bench --peers --portable

@@ -347,7 +347,8 @@ class Run:
                 if changes:
                     self.notes.append(f"continues, not bit-identical: {', '.join(changes)}")
                     earlier = [*earlier, old]
-        commits = [*commits, *({mine} - {None, *commits})]
+        if mine not in (None, *commits):
+            commits = [*commits, mine]
         checkpoint.replace_file(path, checkpoint.seal({"fingerprint": new, "earlier": earlier, "commits": commits}))
         self._environment_digest = checkpoint.unseal(path)["digest"]
 
@@ -376,15 +377,15 @@ def read(path: str | Path) -> Recorded:
         raise NotARun(f"{say(path)}: not a run; " + (f"nearby: {', '.join(nearby[:5])}" if nearby else "no runs nearby"))
     notes: list[str] = []
 
-    def part(name: str, key: str) -> Any:
-        if name != CONFIG and not os.path.lexists(path / name):
-            return None
-        try:
-            found = checkpoint.unseal(path / name)
-            return found.get(key) if key == "commits" else found[key]  # an older run has none
-        except (Damaged, CheckpointError, KeyError) as error:
-            notes.append(f"left out: {error}")
-            return None
+    def part(name: str, key: str, *later: str) -> list[Any]:
+        """What a file has under a key, and under keys that older versions did not write."""
+        if name == CONFIG or os.path.lexists(path / name):
+            try:
+                found = checkpoint.unseal(path / name)
+                return [found[key], *map(found.get, later)]
+            except (Damaged, CheckpointError, KeyError) as error:
+                notes.append(f"left out: {error}")
+        return [None] * (1 + len(later))
 
     def lines(name: str) -> list[dict[str, Any]]:
         if not os.path.lexists(path / name):
@@ -396,9 +397,9 @@ def read(path: str | Path) -> Recorded:
         notes.extend(odd)
         return rows
 
-    config, environment = part(CONFIG, "config") or {}, part(ENVIRONMENT, "fingerprint") or {}
-    commits = part(ENVIRONMENT, "commits") if environment else None
-    return Recorded(path, config, environment, lines(JOURNAL), lines(TIMING), part(RESULT, "result"), tuple(notes), tuple(commits or ()))
+    (config,), (environment, commits) = part(CONFIG, "config"), part(ENVIRONMENT, "fingerprint", "commits")
+    journal, timing, (result,) = lines(JOURNAL), lines(TIMING), part(RESULT, "result")
+    return Recorded(path, config or {}, environment or {}, journal, timing, result, tuple(notes), tuple(commits or ()))
 
 
 def find(path: str | Path, depth: int = 4) -> list[Path]:

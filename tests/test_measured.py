@@ -44,6 +44,21 @@ def test_a_changed_digit_is_stale_and_mended(tmp_path, tool, name):
     assert page.read_text() == text
 
 
+def test_only_a_whole_and_quiet_benchmark_is_quoted(tmp_path, tool):
+    docs, history = tool("make_docs"), tmp_path / "history.jsonl"
+    text = (ROOT / "benches/history.jsonl").read_text("utf-8")
+    row = next(row for row in map(json.loads, reversed(text.splitlines())) if row["bench"] == "peers")
+
+    def after(others: float, workloads: int) -> str:
+        results = json.loads(json.dumps(row["results"][:workloads]))
+        results[0]["sides"]["torch"] |= {"others": others, "ratio": {"median": 77.7}}
+        history.write_text(f"{text}{json.dumps(row | {'results': results})}\n")
+        return docs.speed_table(history)
+
+    assert "| 77.7 |" in after(0.0, 2)
+    assert after(0.5, 2) == after(0.0, 1) == docs.speed_table(ROOT / "benches/history.jsonl")
+
+
 def test_another_file_makes_the_page_stale(tmp_path, tool, monkeypatch):
     docs, page = tool("make_docs"), tmp_path / "page.md"
     page.write_text("<!-- kills: from kills.json by make docs -->\n<!-- end of kills -->\n")

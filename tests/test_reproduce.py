@@ -533,6 +533,7 @@ def cell_of(name: str, values: dict[str, list[float]] | dict[str, dict[str, list
         "twin": twin,
         "seeds": seeds,
         "wanted": seeds,
+        "rounds": 300,
         "accuracy": accuracy,
         "tuned": True,
         "state": "done" if seeds else "none",
@@ -716,7 +717,7 @@ def test_the_page_says_what_the_files_say(tmp_path):
     text = page.render(page.load(tmp_path / "results"))
     row = next(line for line in text.splitlines() if line.startswith("| PeriodicCodist | in-domain | 3 |"))
     assert "| 35.08 (+4.51) | 35.00 | +5.00 [2.52, 7.48] |" in row
-    assert "300 (1,500)" in text and "by hand" in text and "| 0123456789ab; 2 runs do not know |" in text
+    assert "300 (1,500)" in text and "by hand" in text and "| 0123456789ab; not known of 2 runs |" in text
     assert "(results/figure4-small.svg)" in text and "(results/figure3-small-language.svg)" in text
     assert re.search(r"\| small \| questions \| \+5.0 \| 0.0 \|", text.replace("+0.0", "0.0"))
     assert "| (vi) 600 public images suffice" in text
@@ -783,11 +784,19 @@ def test_rows_of_ours_that_were_not_run_are_told_in_a_line():
     assert "| MergedCodist, each" not in text and "\nNot run, and not in the paper: MergedCodist, each model hears only itself.\n" in text
 
 
+def test_rounds_are_those_of_what_was_run():
+    made = image_cell("merged", "4700", "in-domain", SURE, SURE)
+    made[1]["rounds"] = 1200
+    assert "| 300 to 1,200 (1,500) |" in sections.overview([result_of("table2", *made)])
+    made[1]["seeds"] = []
+    assert "| 300 (1,500) |" in sections.overview([result_of("table2", *made)])
+
+
 def test_figure_4_is_of_the_seeds_that_all_sizes_have():
     twin = cell_of("images/fedavg/4700", {"small": [0.1, 0.5], "large": [0.2, 0.2]})
     few = cell_of("images/periodic/4700/600", {"small": [0.2], "large": [0.3]}, twin["id"])
     whole = cell_of("images/periodic/4700/in-domain", {"small": [0.2, 0.9], "large": [0.3, 0.3]}, twin["id"])
-    ax = figures.sizes(result_of("figure4", twin, few | {"public": "600"}, whole)).axes[0]
+    ax = figures.sizes(result_of("figure4", twin, few, whole)).axes[0]
     assert ax.get_xlabel() == "public images (1 seed)"
     assert [float(y) for line in ax.lines[:3] for y in line.get_ydata()][:2] == [20, 20]
     assert [10, 10] in [[round(float(y)) for y in line.get_ydata()] for line in ax.lines]  # the twin, of the same seed

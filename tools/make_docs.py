@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from benches.report import QUIET
 from fedcodist import catalogue, cli, compare, tables, toml
 from fedcodist.errors import bad
 from fedcodist.reproduce import page, sections
@@ -85,14 +86,14 @@ WORK = {
     "eval-large": "10,000 test images, large CNN",
 }
 AMONG_PEERS = ("w1-small-20", "w1-large-20")
-COMPARED = ("bench", "peers", "peers-portable", "cohorts")
 LARGER = {f"w1-{size}-{clients}": f"{size} CNN, {clients} clients" for size in ("small", "large") for clients in (100, 500)}
+QUOTED = {"bench": WORK, "peers": AMONG_PEERS, "peers-portable": AMONG_PEERS, "cohorts": LARGER}  # {benchmark: its workloads}
 
 
 def speed_table(history: Path) -> str:
-    """Round times of others over ours, from the last runs of the benchmark."""
-    last = {row["bench"]: row for row in map(json.loads, history.read_text("utf-8").splitlines())}
-    found = {name: {result["workload"]: result["sides"] for result in row["results"]} for name, row in last.items() if name in COMPARED}
+    """Round times of others over ours, from the last runs of the benchmark that were whole and quiet."""
+    last = {row["bench"]: row for row in map(json.loads, history.read_text("utf-8").splitlines()) if _quotable(row)}
+    found = {name: {result["workload"]: result["sides"] for result in row["results"]} for name, row in last.items()}
     lines = _theirs_over_ours(
         {f"{WORK[name]}, 20 clients": found["peers"][name] for name in AMONG_PEERS}
         | {f"{WORK[name]}, without kernels": found["peers-portable"][name] for name in AMONG_PEERS}
@@ -102,7 +103,17 @@ def speed_table(history: Path) -> str:
     torch = found["bench"]
     lines += [f"| {said} | {_ratio(torch[name]['torch'])} | {torch[name]['fedcodist']['of_limit']:.0%} |" for name, said in WORK.items()]
     machine, kernels = last["peers"]["machine"], found["peers"][AMONG_PEERS[0]]["fedcodist"]["versions"].get("kernels", "?")
-    return "\n".join([*lines, "", f"{last['peers']['when'][:10]}, {machine['threads']} cores of an {machine['cpu']}, kernels: {kernels}."])
+    turns = [result["turns"] for row in last.values() for result in row["results"]]
+    said = f"{last['peers']['when'][:10]}, {machine['threads']} cores of an {machine['cpu']}, kernels: {kernels}."
+    return "\n".join([*lines, "", f"{said} A ratio is of {min(turns)} to {max(turns)} rounds a side."])
+
+
+def _quotable(row: Mapping[str, Any]) -> bool:
+    """Whether a run of the benchmark had all of its workloads, and the machine for itself."""
+    wanted = QUOTED.get(row["bench"], ())
+    sides = {result["workload"]: result["sides"] for result in row["results"]} if wanted else {}
+    loud = any(side.get("others", 0) > QUIET for of in sides.values() for side in of.values())
+    return bool(wanted) and set(wanted) <= set(sides) and not loud
 
 
 def _theirs_over_ours(columns: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -46,9 +46,11 @@ def draw(result: Mapping[str, Any], out: Path) -> list[Path]:
     made = []
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **plots.RC}):
         for name in names(result):
-            family = name.rpartition("-")[2]
-            drawing = {"table1": gains, "figure3": curves, "figure4": sizes}[result["table"]]
-            plots.save(drawing(result, family), out / name)
+            family = name.rpartition("-")[2]  # where a figure is of one
+            figure = (
+                sizes(result) if result["table"] == "figure4" else {"table1": gains, "figure3": curves}[result["table"]](result, family)
+            )
+            plots.save(figure, out / name)
             made.append(out / f"{name}.svg")
     return made
 
@@ -111,7 +113,7 @@ def _spikes(ax: Axes, cell: Mapping[str, Any], pool: str, domains: Mapping[str, 
     return ax, labels
 
 
-def sizes(result: Mapping[str, Any], family: str = "images") -> Figure:
+def sizes(result: Mapping[str, Any]) -> Figure:
     """Figure 4: test accuracy against the number of public images, a panel a method; bars are the standard deviation over seeds, and the
     dotted lines the FedAvg twin. A panel is of the seeds that all its sizes have: seeds differ more than sizes do."""
     cells = [cell for cell in result["cells"] if cell["seeds"]]

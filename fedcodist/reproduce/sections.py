@@ -29,12 +29,13 @@ def overview(found: Sequence[Result]) -> str:
     for r in found:
         cells = [cell for cell in r["cells"] if cell["state"] != "missing"]
         counts = [len(cell["seeds"]) for cell in cells]
+        rounds = [cell["rounds"] for cell in cells if cell["seeds"]] or [r["rounds"]]
         runs_done = len({(cell["run"], seed) for cell in cells for seed in cell["seeds"]})
         rows.append(
             {
                 "what": f"`reproduce {r['table']} --budget {r['budget']}`",
                 "data": "; ".join(family["data"] for family in r["families"].values()),
-                "rounds (paper)": f"{r['rounds']:,} ({r['paper_rounds']:,})",
+                "rounds (paper)": f"{_span(rounds)} ({r['paper_rounds']:,})",
                 "seeds a cell": _span(counts),
                 "settings": _tuned(cells),
                 "cells finished": f"{sum(cell['state'] == 'done' for cell in cells)} of {len(cells)}",
@@ -211,10 +212,10 @@ def provenance(found: Sequence[Result]) -> str:
 def _commits(of: Mapping[str, Any]) -> str:
     """By which commits the runs were made, as far as they know.
 
-    >>> _commits({"commits": ["0123456789abcdef"], "uncommitted": 2})
-    '0123456789ab; 2 runs do not know'
+    >>> _commits({"commits": ["0123456789abcdef"], "uncommitted": 1})
+    '0123456789ab; not known of 1 run'
     """
-    unknown = [f"{_many(of['uncommitted'], 'run')} do not know"] if of["uncommitted"] else []
+    unknown = [f"not known of {_many(of['uncommitted'], 'run')}"] if of["uncommitted"] else []
     return "; ".join([*(name[:12] for name in of["commits"]), *unknown]) or DASH
 
 
@@ -309,7 +310,7 @@ def _central(r: Result, cell: Mapping[str, Any]) -> bool:
 
 def _span(counts: Sequence[int]) -> str:
     known = sorted(set(counts))
-    return DASH if not known else str(known[0]) if len(known) == 1 else f"{known[0]} to {known[-1]}"
+    return DASH if not known else f"{known[0]:,}" if len(known) == 1 else f"{known[0]:,} to {known[-1]:,}"
 
 
 def _many(n: int, what: str) -> str:
