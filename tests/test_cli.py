@@ -764,8 +764,8 @@ def test_70_71_a_signal_saves_the_last_round_and_the_same_command_goes_on(call, 
         time.sleep(0.005)
     process.send_signal(signum)
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (128 + signum, "")
-    assert err == "interrupted: every completed round is saved; the same command goes on from there\n"
+    said = "interrupted: every completed round is saved; the same command goes on from there\n"
+    assert (process.returncode, out, err) == (128 + signum, "", said)
     (run,) = runs.find("runs")
     (saved,) = (run / "checkpoints").iterdir()
     assert 1 <= int(saved.name) == len(runs.read(run).rounds) < 300

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+from concurrent.futures import CancelledError
 
 import pytest
 
@@ -66,3 +67,41 @@ def test_the_process_ends_while_the_crew_works():
     code = "import time; from fedcodist.engines.crew import Crew; Crew(2).submit(0, time.sleep, 0.2); print('end', flush=True)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0 and ended.stdout == "end\n" and ended.stderr == ""
+
+
+ENDLESS = """
+import atexit, sys, threading, time
+from fedcodist.engines.crew import Crew
+
+atexit.register(lambda: print(threading.active_count()))  # what is registered first comes last
+crew = Crew(2)
+
+def speak():
+    try:
+        while True:
+            list(crew.map(time.sleep, [0.01, 0.01, 0.01]))
+    finally:
+        time.sleep(0.3)  # what it does itself is waited for, what others would do for it is not
+
+crew.beside(speak)
+time.sleep(0.1)
+sys.exit(5)
+"""
+
+
+def test_no_thread_is_left_when_the_process_ends():
+    """One that came back from compiled code after the interpreter has gone would take the process down with SIGABRT."""
+    ended = subprocess.run([sys.executable, "-c", ENDLESS], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (5, "1\n", "")
+
+
+def test_who_conducts_is_awaited_at_the_end_and_what_nobody_began_is_given_up():
+    crew, gate = Crew(1), threading.Event()
+    began = crew.submit(0, gate.wait)
+    conducted = crew.beside(lambda: list(crew.map(abs, [-1])))
+    waiting = crew.submit(1, int)
+    threading.Timer(0.1, gate.set).start()
+    crew._close()
+    assert began.result() and waiting.cancelled() and conducted.done() and crew.submit(0, int).cancelled()
+    with pytest.raises(CancelledError):
+        conducted.result()

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from threading import Lock, Thread
+from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import jax
@@ -82,16 +82,7 @@ class Compiled:
         return _crew(self.workers or cores()).map(function, items, SERVER)
 
     def beside(self, function: Callable[[], Any]) -> Callable[[], Any]:
-        later: Future = Future()
-
-        def conduct() -> None:  # a thread of its own, that only waits for the crew: a member that waited for others could be the last one
-            try:
-                later.set_result(function())
-            except BaseException as error:
-                later.set_exception(error)
-
-        Thread(target=conduct, name="fedcodist-beside", daemon=True).start()
-        return later.result
+        return _crew(self.workers or cores()).beside(function).result
 
 
 def _work(task: Task, ask: Ask, form: str, data: Data, client_keys: np.ndarray) -> Tree:

@@ -34,6 +34,7 @@ class Crew:
         self._tasks: list[_Task] = []
         self._changed, self._numbers, self._closed = Condition(), count(), False
         self._threads = [Thread(target=self._work, name=f"fedcodist-{n}", daemon=True) for n in range(workers)]
+        self._conductors: set[Thread] = set()
         for thread in self._threads:
             thread.start()
         atexit.register(self._close)  # a thread that computes while the interpreter ends would take it down
@@ -42,6 +43,9 @@ class Crew:
         """Have function(*args) done by one of the threads."""
         future: Future = Future()
         with self._changed:
+            if self._closed:
+                future.cancel()
+                return future
             heapq.heappush(self._tasks, _Task(urgency, next(self._numbers), future, function, args))
             self._changed.notify()
         return future
@@ -49,6 +53,23 @@ class Crew:
     def map(self, function: Callable[[Any], Any], items: Iterable[Any], urgency: int = 0) -> Iterator[Any]:
         """function(item) for each item, in the order of the items. The first failure is raised, and what has not begun is given up."""
         return _results([self.submit(urgency, function, item) for item in items])
+
+    def beside(self, function: Callable[[], Any]) -> Future:
+        """Have function() done by a thread of its own, which may wait for the others: a member that did could be the last one."""
+        future: Future = Future()
+
+        def conduct() -> None:
+            try:
+                future.set_result(function())
+            except BaseException as error:  # whoever asked is told
+                future.set_exception(error)
+            finally:
+                self._conductors.discard(thread)
+
+        thread = Thread(target=conduct, name="fedcodist-beside", daemon=True)
+        self._conductors.add(thread)
+        thread.start()
+        return future
 
     def _work(self) -> None:
         while True:
@@ -68,8 +89,10 @@ class Crew:
     def _close(self) -> None:
         with self._changed:
             self._closed = True
+            for task in self._tasks:
+                task.future.cancel()  # or a conductor would wait for it for ever
             self._changed.notify_all()
-        for thread in self._threads:
+        for thread in [*self._threads, *self._conductors]:
             thread.join()
 
 
