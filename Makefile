@@ -27,18 +27,19 @@ long: $(VENV)/.dev
 kills: $(VENV)/.dev
 	$(BIN)/python tests/faults/kills.py --kills 50 --once
 
-# Ours against plain PyTorch, interleaved; torch lives in an environment of its own (benches/.peers).
+# Ours against plain PyTorch, interleaved, to runs/benches; torch lives in an environment of its own (benches/.peers).
+# `make bench BENCH=--publish` writes to benches/results and benches/history.jsonl, which the documentation quotes.
 bench: $(VENV)/.dev
-	$(BIN)/python -m benches.bench
+	$(BIN)/python -m benches.bench $(BENCH)
 
 # The same against FedJAX, Flower on Ray, pfl-research, FedLab and TFF, each in its own environment (gigabytes, and about two hours).
 bench-peers: $(VENV)/.dev
-	$(BIN)/python -m benches.bench --peers
-	$(BIN)/python -m benches.bench --peers --portable
-	$(BIN)/python -m benches.bench --peers --cohorts
-	$(BIN)/python -m benches.bench --scaling
-	$(BIN)/python -m benches.bench --overhead
-	$(BIN)/python -m benches.bench --profile
+	$(BIN)/python -m benches.bench --peers $(BENCH)
+	$(BIN)/python -m benches.bench --peers --portable $(BENCH)
+	$(BIN)/python -m benches.bench --peers --cohorts $(BENCH)
+	$(BIN)/python -m benches.bench --scaling $(BENCH)
+	$(BIN)/python -m benches.bench --overhead $(BENCH)
+	$(BIN)/python -m benches.bench --profile $(BENCH)
 
 docs: $(VENV)/.dev
 	$(BIN)/python tools/make_presets.py

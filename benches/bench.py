@@ -10,7 +10,8 @@
 
 Every side is a process in an environment of its own that is asked for one round at a time. Each turn asks all of them, beginning with
 another one than the turn before, so that whatever else the machine does hits all alike; the machine's own limit is measured between
-turns. A side that cannot be installed, dies or has another model is reported with its reason, and the others go on. See README.md.
+turns. A side that cannot be installed, dies or has another model is reported with its reason, and the others go on. What is measured is
+written after every workload, to runs/benches; `--publish` writes what the documentation quotes. See README.md.
 """
 
 from __future__ import annotations
@@ -22,18 +23,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from benches import environments, machine, plot, report
 from benches.environments import PEERS, Peer
 from benches.report import OURS
-from benches.workers import ROOT, Failed, Worker
+from benches.workers import ROOT, Failed, Worker, busy_seconds, our_cores
 from benches.workload import WORKLOADS, Workload
 
 HERE = Path(__file__).resolve().parent
+OWN = ROOT / "runs" / "benches"  # of whoever measures; nothing there is under version control
 PAUSE_SECONDS = 0.05  # before a round, so that one side's threads have stopped spinning before the other is timed
 FEWEST_TURNS = 3
 SHORT = ("w1-small-20", "w1-large-20", "w2-small", "w2-large", "w3", "eval-small", "eval-large")
@@ -70,7 +72,7 @@ class How:
 
     warm: int = 3
     turns: int = 15
-    seconds: float = 60.0
+    seconds: float = 30.0
 
 
 def rotated(names: Sequence[str], turn: int) -> list[str]:
@@ -83,20 +85,24 @@ def rotated(names: Sequence[str], turn: int) -> list[str]:
     return [*names[first:], *names[:first]]
 
 
+Limits = Callable[[], dict[str, float]]
+Tell = Callable[[str], None]
+
+
 def measure(
-    work: Workload, start: Mapping[str, Callable[[], Side]], how: How, limits: Callable[[], dict[str, float]] | None
+    work: Workload, start: Mapping[str, Callable[[], Side]], how: How, limits: Limits | None, tell: Tell = lambda words: None
 ) -> dict[str, Any]:
     """All sides of one workload: started one after another, warmed, then asked in turns. Whatever happens, all are ended."""
     alive: dict[str, Side] = {}
     try:
-        return _measure(work, start, how, limits, alive)
+        return _measure(work, start, how, limits, tell, alive)
     finally:
         for worker in alive.values():
             worker.close()
 
 
 def _measure(
-    work: Workload, start: Mapping[str, Callable[[], Side]], how: How, limits: Callable[[], dict[str, float]] | None, alive: dict[str, Side]
+    work: Workload, start: Mapping[str, Callable[[], Side]], how: How, limits: Limits | None, tell: Tell, alive: dict[str, Side]
 ) -> dict[str, Any]:
     failed: dict[str, str] = {}
     samples: list[dict[str, float]] = []
@@ -116,6 +122,7 @@ def _measure(
             lose(side, str(error))
 
     for side, begin in start.items():
+        tell(f"starting {side}")
         try:
             alive[side] = begin()
         except Failed as error:
@@ -128,6 +135,7 @@ def _measure(
     warm = max(1, how.warm - 1 - work.cohort // 100)  # the first round came with the start; long rounds are warm sooner
     for _ in range(warm):
         for side in list(alive):
+            tell(f"warming {side}")
             ask(side)
     sample = (lambda: samples.append(limits())) if limits is not None else (lambda: None)
     begun, turns = time.perf_counter(), 0
@@ -135,6 +143,7 @@ def _measure(
     while alive and turns < how.turns and (turns < FEWEST_TURNS or time.perf_counter() - begun < how.seconds):
         for side in rotated(list(start), turns):
             if side in alive:
+                tell(f"turn {turns + 1}, {side}")
                 ask(side)
         turns += 1
         if len(samples) == 1 and (turns >= how.turns / 2 or time.perf_counter() - begun > how.seconds / 2):
@@ -208,24 +217,84 @@ def remember(history: Path, entry: Mapping[str, Any]) -> None:
         file.write(json.dumps(entry) + "\n")
 
 
-def compare(args: argparse.Namespace, where: str) -> tuple[str, list[dict[str, Any]]]:
-    """All workloads and sides that were asked for; the whole report as Markdown, and the numbers."""
+class Job(NamedTuple):
+    """What is to be measured: piece by piece, and after every piece there is something to write."""
+
+    name: str
+    pieces: Iterator[Any]
+    words: Callable[[list[Any]], str]
+    draw: Callable[[list[Any], Path], Any] = lambda results, path: None
+    failed: Callable[[list[Any]], bool] = lambda results: False
+
+
+def job(args: argparse.Namespace, where: str) -> Job:
+    """What the command line asks for."""
+    if args.scaling:
+        pieces = (scaling(size, args.threads) for size in ("small", "large"))
+        return Job("scaling", pieces, lambda results: "\n\n".join([where, *map(report.scaling_table, results)]))
+    if args.overhead:
+        pieces = (apart("overhead", name, str(args.threads)) for name in ("w1-small-20",))
+        return Job("overhead", pieces, lambda results: f"{where}\n\n{report.overhead_table(results[0])}")
+    if args.profile:
+        pieces = (apart("profile", threads) for threads in (str(args.threads),))
+        return Job("profile", pieces, lambda results: f"{where}\n\n{report.profile_table(results[0])}")
     names = args.workloads or (COHORTS if args.cohorts else AMONG_PEERS if args.peers else SHORT)
     peers = [PEERS[name] for name in args.sides or (PEERS if args.peers else ["torch"])]
+    some = "-some" if args.sides or args.workloads else ""
+    name = ("cohorts" if args.cohorts else "peers" if args.peers else "bench") + some + ("-portable" if args.portable else "")
     fma, note = machine.build_fma(environments.MADE)
-    results = []
-    for work in map(WORKLOADS.__getitem__, names):
+
+    def words(results: list[Any]) -> str:
+        absent = {peer.name: peer.absent for peer in peers}
+        sides = "\n".join(f"- {peer.name}: {peer.says}" for peer in peers)
+        missing = [name for name in names if name not in {found["workload"] for found in results}]
+        opening = [where, note, *([f"\nNot measured yet: {', '.join(missing)}."] if missing else []), ""]
+        return "\n".join([*opening, report.table(results, absent), "Sides:", "", sides, "", "Versions:", "", report.versions(results), ""])
+
+    return Job(
+        name,
+        compared(args, [WORKLOADS[name] for name in names], peers, fma),
+        words,
+        lambda results, path: plot.draw(results, path, where),
+        lambda results: any("failed" in found["sides"][OURS] for found in results),
+    )
+
+
+def compared(args: argparse.Namespace, works: Sequence[Workload], peers: Sequence[Peer], fma: list[str] | None) -> Iterator[dict[str, Any]]:
+    """All sides that were asked for, workload by workload."""
+    for n, work in enumerate(works, 1):
         starts: dict[str, Callable[[], Side]] = {OURS: our_start(work, args.threads)}
         for peer in peers:
             if work.family in peer.families:
                 starts[peer.name] = peer_start(peer, work, args.threads, args.torch if peer.name == "torch" else None)
-        print(f"bench: {work.name}, {', '.join(starts)}", file=sys.stderr)
+        tell = progress(f"bench: {n} of {len(works)}, {work.name}")
         how = How(args.warm, args.turns, args.seconds * (1 if work.cohort < 100 else 3))
-        results.append(measure(work, starts, how, lambda: machine.limits(fma, args.threads)))
-    absent = {peer.name: peer.absent for peer in peers}
-    sides = "\n".join(f"- {peer.name}: {peer.says}" for peer in peers)
-    words = [where, note, "", report.table(results, absent), "Sides:", "", sides, "", "Versions:", "", report.versions(results), ""]
-    return "\n".join(words), results
+        found = measure(work, starts, how, lambda: machine.limits(fma, args.threads), tell)
+        tell(report.in_short(found), last=True)
+        yield found
+
+
+def progress(title: str) -> Callable[..., None]:
+    """Says what goes on: on a terminal in one line that changes, elsewhere only how it began and ended."""
+    live, begun = sys.stderr.isatty(), time.perf_counter()
+    if not live:
+        print(title, file=sys.stderr)
+
+    def tell(words: str, last: bool = False) -> None:
+        line = f"{title}: {words} ({time.perf_counter() - begun:.0f} s)"
+        if live:
+            print(f"\r\033[K{line}", end="\n" if last else "", file=sys.stderr, flush=True)
+        elif last:
+            print(line, file=sys.stderr)
+
+    return tell
+
+
+def taken(seconds: float = 1.0) -> float:
+    """The share of our cores that others take now."""
+    before = busy_seconds()
+    time.sleep(seconds)
+    return (busy_seconds() - before) / (seconds * len(our_cores()))
 
 
 def arguments() -> argparse.Namespace:
@@ -236,26 +305,32 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--portable", action="store_true", help="ours without native kernels")
     parser.add_argument("--sides", nargs="+", choices=PEERS, help="only these, beside ours")
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, help="only these")
-    parser.add_argument("--turns", type=int, default=15, help="measured rounds of each side (15)")
+    how = How()
+    parser.add_argument("--turns", type=int, default=how.turns, help=f"measured rounds of each side ({how.turns})")
     parser.add_argument(
-        "--seconds", type=float, default=30.0, help="of a workload, after which no turn begins, but three (30; thrice for 100+)"
+        "--seconds",
+        type=float,
+        default=how.seconds,
+        help=f"of a workload, after which no turn begins, but {FEWEST_TURNS} ({how.seconds:.0f}; thrice for 100+ clients)",
     )
-    parser.add_argument("--warm", type=int, default=3, help="rounds before (3)")
+    parser.add_argument("--warm", type=int, default=how.warm, help=f"rounds before ({how.warm})")
     parser.add_argument("--threads", type=int, default=2, help="cores of every side (2)")
     parser.add_argument("--torch", type=Path, metavar="PYTHON", help="an interpreter with torch, instead of an environment of its own")
     parser.add_argument("--scaling", action="store_true", help="ours: memory and time over the clients of a round")
     parser.add_argument("--overhead", action="store_true", help="ours: what a round costs beside training")
     parser.add_argument("--profile", action="store_true", help="ours: where the time of a round goes")
-    parser.add_argument("--out", type=Path, default=HERE / "results", help="where table and picture go")
-    parser.add_argument("--history", type=Path, default=HERE / "history.jsonl", help="the file that the numbers are appended to")
+    parser.add_argument("--out", type=Path, default=OWN, help="where table, picture and history.jsonl go (runs/benches)")
+    parser.add_argument("--publish", action="store_true", help="to benches/results and benches/history.jsonl, which the docs quote")
     args = parser.parse_args()
     if min(args.turns, args.threads, args.warm) < 1:
         parser.error("--turns, --threads and --warm: allowed whole numbers from 1")
+    if args.publish and (args.sides or args.workloads or args.out != OWN):
+        parser.error("--publish: allowed without --sides, --workloads and --out: a part would stand in the place of the whole")
     return args
 
 
 def main() -> int:
-    """Measure, print, draw, remember. 1 if our own side failed."""
+    """Measure, write, draw, remember. 1 if our own side failed."""
     args = arguments()
     if args.portable:
         os.environ["FEDCODIST_NATIVE"] = "0"
@@ -263,28 +338,29 @@ def main() -> int:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.threads])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an exception: workers are ended on the way out
     load, started = os.getloadavg(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    if (share := taken()) > report.QUIET:
+        print(f"bench: warning: others take {share:.0%} of the cores now; what is measured beside them is worth nothing", file=sys.stderr)
     print_of = machine.fingerprint(args.threads)
     where = f"{started[:10]}, {print_of['cpu']}, {args.threads} of {os.cpu_count()} cores, load before {load[0]:.2f}."
-    args.out.mkdir(parents=True, exist_ok=True)
-    results: Any
-    if args.scaling:
-        name, results = "scaling", [scaling(size, args.threads) for size in ("small", "large")]
-        words = "\n\n".join([where, *map(report.scaling_table, results)])
-    elif args.overhead:
-        name, results = "overhead", apart("overhead", "w1-small-20", str(args.threads))
-        words = f"{where}\n\n{report.overhead_table(results)}"
-    elif args.profile:
-        name, results = "profile", apart("profile", str(args.threads))
-        words = f"{where}\n\n{report.profile_table(results)}"
-    else:
-        name = ("cohorts" if args.cohorts else "peers" if args.peers else "bench") + ("-portable" if args.portable else "")
-        words, results = compare(args, where)
-        plot.draw(results, args.out / name, where)
-    print(words)
-    (args.out / f"{name}.md").write_text(words.rstrip() + "\n")
-    loads = {"load_before": load, "load_after": os.getloadavg()}
-    remember(args.history, {"bench": name, "when": started, "machine": print_of | loads, "turns": args.turns, "results": results})
-    return int(not (args.scaling or args.overhead or args.profile) and any("failed" in found["sides"][OURS] for found in results))
+    out, history = (HERE / "results", HERE / "history.jsonl") if args.publish else (args.out, args.out / "history.jsonl")
+    out.mkdir(parents=True, exist_ok=True)
+    todo, results = job(args, where), []
+    page = out / f"{todo.name}.md"
+    try:
+        for found in todo.pieces:
+            results.append(found)
+            page.write_text(todo.words(results).rstrip() + "\n")
+            todo.draw(results, out / todo.name)
+    except KeyboardInterrupt:
+        print(f"\nbench: interrupted; {f'what was measured is in {page}' if results else 'nothing was measured'}", file=sys.stderr)
+        return 130
+    finally:
+        if results:
+            loads = {"load_before": load, "load_after": os.getloadavg()}
+            remember(history, {"bench": todo.name, "when": started, "machine": print_of | loads, "turns": args.turns, "results": results})
+    print(page.read_text())
+    print(f"bench: {page}", file=sys.stderr)
+    return int(todo.failed(results))
 
 
 if __name__ == "__main__":

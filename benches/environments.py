@@ -48,9 +48,19 @@ class Peer:
 PEERS = {
     peer.name: peer
     for peer in (
-        Peer("torch", "a plain PyTorch loop, channels_last, all threads", program="torch_loop", families=("w1", "w2", "w3", "eval")),
+        Peer(
+            "torch",
+            "a plain PyTorch loop, channels_last, all threads",
+            "nothing; of eval the calibration error",
+            program="torch_loop",
+            families=("w1", "w2", "w3", "eval"),
+        ),
         Peer("pfl", "pfl-research: SimulatedBackend, FederatedAveraging, PyTorch, all threads"),
-        Peer("fedlab", "FedLab: serial trainer, PyTorch, all threads", "the server's Adam: it takes the plain mean"),
+        Peer(
+            "fedlab",
+            "FedLab: serial trainer, PyTorch, all threads",
+            "the server's Adam: it takes the plain mean; weights by examples (here all are equal)",
+        ),
         Peer(
             "fedjax",
             "FedJAX: federated_averaging with haiku, jit backend, on a jax it was not made for",

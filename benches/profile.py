@@ -1,8 +1,9 @@
 """Where the time of our rounds goes, from the same clock that `run --profile` reads: `python -m benches.profile THREADS` prints JSON.
 
 Clients are read from memory-mapped files, as from a prepared data set. The thread that runs the rounds reads the next clients while the
-others train: what `share` says is how much of the cores' time between the first and the last client went into training. Crops and flips
-are a part of the compiled step, so they are measured apart, as a share of a step.
+others train: what `share` says is how much of the cores' time between the first and the last client went into training. What the clock has
+no name for is `rest`, so that the parts of that thread add up to the round; medians of them only nearly do. Crops and flips are a part
+of the compiled step, so they are measured apart, as a share of a step.
 """
 
 from __future__ import annotations
@@ -49,12 +50,31 @@ def rounds_of(work: w.Workload, threads: int) -> dict[str, Any]:
             start = time.perf_counter()
             state, _ = method.round(fed, state, t, key)
             jax.block_until_ready(state)
-            rows.append({"round": time.perf_counter() - start, **clock.take()})
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    found = {name: 1e3 * statistics.median(row.get(name, 0.0) for row in rows[WARM:]) for name in names}
-    waiting = found["gather"] + found["clients"] + found["fold"]
-    busy = found[f"clients{THREADS}"] / (threads * waiting)
-    return {"workload": work.name, "ms": found, "share": busy if work.family == "w1" else None}
+            rows.append(whole({"round": time.perf_counter() - start, **clock.take()}))
+    rows = rows[WARM:]
+    found = {name: 1e3 * statistics.median(row.get(name, 0.0) for row in rows) for name in dict.fromkeys(n for row in rows for n in row)}
+    share = statistics.median(busy(row, threads) for row in rows) if work.family == "w1" else None
+    return {"workload": work.name, "ms": found, "share": share}
+
+
+def whole(row: dict[str, float]) -> dict[str, float]:
+    """A round with what the clock has no name for.
+
+    >>> whole({"round": 9.0, "gather": 1.0, "clients": 5.0, "clients (threads)": 11.0})["rest"]
+    3.0
+    """
+    named = sum(seconds for name, seconds in row.items() if name != "round" and not name.endswith(THREADS))
+    return {**row, "rest": row["round"] - named}
+
+
+def busy(row: dict[str, float], threads: int) -> float:
+    """The share of the cores' time between the first and the last client that went into training.
+
+    >>> busy({"round": 9.0, "sample": 1.0, "server step": 2.0, "clients (threads)": 9.0}, 2)
+    0.75
+    """
+    outside = row.get("sample", 0.0) + row.get("server step", 0.0)
+    return row[f"clients{THREADS}"] / (threads * (row["round"] - outside))
 
 
 def seeing(size: str) -> dict[str, float]:

@@ -48,7 +48,7 @@ def table(results: Sequence[Mapping[str, Any]], absent: Mapping[str, str]) -> st
     """All workloads as Markdown; a side that failed has its reason in its row."""
     lines = []
     for found in results:
-        lines += [f"### {found['workload']}: {found['says']}", ""]
+        lines += [f"### {found['workload']}: {found['says']}; {found['turns']} turns", ""]
         lines.append("| side | ms median (quartiles) | ms best | times ours: median (quartiles; range) | CPU ms | GFLOP/s | of the limit |")
         lines[-1] += " peak RSS MB | first round s | left out |"
         lines.append("|---|---|---|---|---|---|---|---|---|---|")
@@ -60,13 +60,42 @@ def table(results: Sequence[Mapping[str, Any]], absent: Mapping[str, str]) -> st
             lines.append(
                 f"\nThe machine's limit in this run, GFLOP/s (1 core, all cores of a side): {said}. A round: {found['gflop']:.1f} GFLOP."
             )
-        loud = [side for side, s in found["sides"].items() if s.get("others", 0) > QUIET]
-        if loud:
-            lines.append(
-                f"\nNOT QUIET: others took more than {QUIET:.0%} of the cores in the rounds of {', '.join(loud)}. Do not quote this."
-            )
+        lines += [f"\nNOT QUIET: {why}. Do not quote this." for why in doubts(found)]
         lines.append("")
     return "\n".join(lines)
+
+
+def doubts(found: Mapping[str, Any]) -> list[str]:
+    """Why a workload's numbers are worth nothing, if they are: somebody else used the machine."""
+    said = []
+    if loud := [side for side, s in found["sides"].items() if s.get("others", 0) > QUIET]:
+        said.append(f"others took more than {QUIET:.0%} of the cores in the rounds of {', '.join(loud)}")
+    limit = found["limit"]
+    above = [side for side, s in found["sides"].items() if (s.get("of_limit") or 0) > 1]
+    if limit.get("sgemm_all", 0) > limit.get("fma_all", float("inf")):
+        above.append("the matrix product")
+    if above:
+        said.append(f"the machine's limit was measured beside others, and {', '.join(above)} is above it")
+    return said
+
+
+def in_short(found: Mapping[str, Any]) -> str:
+    """A workload in a line.
+
+    >>> ms = {"ms": {"median": 20.4}}
+    >>> in_short({"turns": 3, "sides": {OURS: ms, "torch": {"ratio": {"median": 2.04}}, "pfl": {"failed": "no wheel"}}, "limit": {}})
+    'ours 20 ms; torch 2.0 times that, pfl failed; 3 turns'
+    """
+    sides = dict(found["sides"])
+    ours = sides.pop(OURS)
+    said = [f"ours {ours['ms']['median']:.0f} ms" if "ms" in ours else "ours failed"]
+    if others := [_times(side, s) for side, s in sides.items()]:
+        said.append(", ".join(others))
+    return "; ".join([*said, f"{found['turns']} turns", *(["NOT QUIET"] if doubts(found) else [])])
+
+
+def _times(side: str, s: Mapping[str, Any]) -> str:
+    return f"{side} {s['ratio']['median']:.1f} times that" if "ratio" in s else f"{side} failed" if "failed" in s else side
 
 
 def _row(side: str, s: Mapping[str, Any], absent: str) -> str:

@@ -8,8 +8,6 @@ import json
 import os
 import sys
 import time
-from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -341,7 +339,7 @@ def test_the_fingerprint_names_the_machine_but_not_its_owner():
 
 
 def test_operations_are_counted_from_the_shapes():
-    for module in (workload, bench, report):
+    for module in (workload, bench, report, profile):
         assert doctest.testmod(module).failed == 0
     # By hand: 16,000 tokens, 6 operations for each of 46,480 + 6,720 + 960,384 products.
     assert WORKLOADS["w2-small"].flops == 16_000 * 6 * 1_013_584
@@ -372,20 +370,88 @@ def test_scaling_and_overhead_say_whether_the_goals_are_met():
     assert "MISSED" in report.overhead_table({**found, "overhead_ms": 6.0})
 
 
-def test_exit_code_is_1_when_our_side_fails(tmp_path, monkeypatch, capsys):
-    out = SimpleNamespace(found=None)
-
-    def compare(args, where):
-        return "words", [out.found]
-
-    monkeypatch.setattr(bench, "compare", compare)
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    """The driver on pieces that are there: its code."""
     monkeypatch.setattr(bench.os, "sched_setaffinity", lambda *_: None, raising=False)
-    monkeypatch.setattr(sys, "argv", ["bench", "--out", str(tmp_path), "--history", str(tmp_path / "h.jsonl")])
+    monkeypatch.setattr(bench, "OWN", tmp_path)
+    monkeypatch.setattr(bench, "HERE", tmp_path / "published")
+    monkeypatch.setattr(bench, "taken", lambda: 0.0)
+    (tmp_path / "published").mkdir()
+
+    def call(pieces, *argv):
+        monkeypatch.setattr(bench, "compared", lambda *_: pieces)
+        monkeypatch.setattr(sys, "argv", ["bench", *argv])
+        return bench.main()
+
+    return call
+
+
+def history(place):
+    return [(row["bench"], len(row["results"])) for row in map(json.loads, (place / "history.jsonl").read_text().splitlines())]
+
+
+def test_exit_code_is_1_when_our_side_fails(tmp_path, call, capsys):
     for said, code in (([1.0] * 7, 0), (Failed("broken"), 1)):
-        out.found = run(**{OURS: said})[0]
-        assert bench.main() == code
-    assert capsys.readouterr().out == "words\nwords\n" and (tmp_path / "bench.md").read_text() == "words\n"
-    assert len(Path(tmp_path / "h.jsonl").read_text().splitlines()) == 2
+        assert call(iter([run(**{OURS: said})[0]])) == code
+    out = capsys.readouterr().out
+    assert "| fedcodist | broken |" in out and out.endswith((tmp_path / "bench.md").read_text() + "\n")
+    assert history(tmp_path) == [("bench", 1)] * 2
+
+
+@pytest.mark.parametrize(("end", "code"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])
+def test_what_was_measured_before_an_interrupt_is_written(tmp_path, call, capsys, end, code):
+    def pieces():
+        yield run(**{OURS: [1.0] * 7, "torch": [3.0] * 7})[0]
+        assert "w1-small-20" in (tmp_path / "bench.md").read_text() and (tmp_path / "bench.svg").exists()  # before the next one is begun
+        raise end
+
+    try:
+        found = call(pieces())
+    except SystemExit as exit:
+        found = exit.code
+    assert found == code and history(tmp_path) == [("bench", 1)]
+    assert "Not measured yet: w1-large-20, w2-small" in (tmp_path / "bench.md").read_text()
+
+
+def test_only_who_publishes_touches_what_the_documentation_quotes_and_only_with_the_whole(tmp_path, call, capsys):
+    one = run(**{OURS: [1.0] * 7})[0]
+    assert call(iter([one]), "--publish") == 0 and history(tmp_path / "published") == [("bench", 1)]
+    assert call(iter([one]), "--workloads", "w1-small-20") == 0 and history(tmp_path) == [("bench-some", 1)]
+    assert call(iter([one]), "--peers", "--portable") == 0 and (tmp_path / "peers-portable.md").exists()
+    with pytest.raises(SystemExit):
+        call(iter([one]), "--publish", "--sides", "pfl")
+    assert "--publish: allowed without --sides" in capsys.readouterr().err and len(history(tmp_path / "published")) == 1
+
+
+def test_a_busy_machine_is_told_beforehand(call, capsys, monkeypatch):
+    monkeypatch.setattr(bench, "taken", lambda: 0.87)
+    call(iter([run(**{OURS: [1.0] * 7})[0]]))
+    assert "warning: others take 87% of the cores now" in capsys.readouterr().err
+
+
+def test_a_share_above_the_limit_means_that_the_limit_was_disturbed():
+    found, *_ = run(limits=lambda: {"fma_all": 10.0, "sgemm_all": 9.0}, **{OURS: [1.0] * 7})  # 15.1 GFLOP in a second
+    assert report.doubts(found) == ["the machine's limit was measured beside others, and fedcodist is above it"]
+    assert "NOT QUIET: the machine's limit" in report.table([found], {}) and report.in_short(found).endswith("5 turns; NOT QUIET")
+    found, *_ = run(limits=lambda: {"fma_all": 20.0, "sgemm_all": 21.0}, **{OURS: [1.0] * 7})
+    assert "the matrix product is above it" in report.table([found], {})
+    found, *_ = run(limits=lambda: {"fma_all": 20.0, "sgemm_all": 19.0}, **{OURS: [1.0] * 7})
+    assert report.doubts(found) == [] and "; 5 turns\n" in report.table([found], {})
+
+
+def test_progress_is_one_line_on_a_terminal_and_two_elsewhere(monkeypatch, capsys):
+    for live, said in ((True, "\r\033[Ka: b (0 s)\r\033[Ka: c (0 s)\n"), (False, "a\na: c (0 s)\n")):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda live=live: live, raising=False)
+        tell = bench.progress("a")
+        tell("b")
+        tell("c", last=True)
+        assert capsys.readouterr().err == said
+
+
+def test_the_readme_says_of_every_side_what_its_table_says():
+    rows = [line.split(" | ") for line in (environments.HERE / "README.md").read_text().splitlines() if line.startswith("| ")]
+    assert {row[0][2:]: row[2][:-2] for row in rows if row[0][2:] in PEERS} == {peer.name: peer.absent for peer in PEERS.values()}
 
 
 def test_the_profile_says_what_hid_behind_training():

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benches.report import QUIET
+from benches.report import doubts
 from fedcodist import catalogue, cli, compare, tables, toml
 from fedcodist.errors import bad
 from fedcodist.reproduce import page, sections
@@ -111,9 +111,9 @@ def speed_table(history: Path) -> str:
 def _quotable(row: Mapping[str, Any]) -> bool:
     """Whether a run of the benchmark had all of its workloads, and the machine for itself."""
     wanted = QUOTED.get(row["bench"], ())
-    sides = {result["workload"]: result["sides"] for result in row["results"]} if wanted else {}
-    loud = any(side.get("others", 0) > QUIET for of in sides.values() for side in of.values())
-    return bool(wanted) and set(wanted) <= set(sides) and not loud
+    results = row["results"] if wanted else []
+    whole = set(wanted) <= {result["workload"] for result in results}
+    return bool(wanted) and whole and not any(map(doubts, results))
 
 
 def _theirs_over_ours(columns: Mapping[str, Mapping[str, Any]]) -> list[str]:
