@@ -45,7 +45,7 @@ def add(tune: Any, once: Any) -> None:
         "--rates-from",
         choices=("twin",),
         action=once,
-        help="fix the rates to those of the tuned twin (default with --twin --space distillation)",
+        help="fix the rates to those of the tuned twin (default with --twin and a space without them)",
     )
     tune.add_argument(
         "--confirm", type=int, action=once, metavar="N", help="train the winners again on N fresh seeds (default: 3 with --twin, else 0)"
@@ -85,7 +85,8 @@ def _tune(args: argparse.Namespace) -> int:
     if not paired and args.rates_from:
         raise ConfigError("--rates-from: got it for fedavg; allowed for a method that has a twin")
     twin = tune.twin(search)
-    fixed = paired and (args.rates_from or (args.twin and args.space == "distillation"))
+    # A method whose rates are not searched stands on its twin's, or the twin would be the only one with tuned rates.
+    fixed = paired and (args.rates_from or (args.twin and not space.federated(search.space)))
     if fixed and not space.without(search.space, twin.space):
         raise ConfigError("--rates-from: got a space that has nothing else; allowed distillation | all, or a file")
     cli.prepare_jax()

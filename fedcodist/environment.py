@@ -6,6 +6,7 @@ import hashlib
 import os
 import platform
 from collections.abc import Mapping
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,10 @@ def fingerprint() -> dict[str, Any]:
     }
 
 
+@cache
 def checkout() -> str | None:
-    """The commit of the checkout that this package is in; None if it is in none. Read from git's files: git itself may be absent."""
+    """The commit of the checkout that this package is in; None if it is in none. Read from git's files: git itself may be absent. Once a
+    process: a commit that comes later is not of the code that runs."""
     try:
         place = Path(fedcodist.__file__).parent.parent / ".git"
         if place.is_file():  # a worktree: its own HEAD, and the references of the main one

@@ -214,11 +214,13 @@ class _Held:
 
 def _pruner(search: Search, first: int) -> Any:
     """The median rule: mild, and with no budget of rounds to choose. Successive halving would judge most trials by their first rounds,
-    where rates have not decayed and nobody has taught anybody. Nothing is stopped in the first quarter, or before the first lesson."""
+    where rates have not decayed and nobody has taught anybody. Nothing is stopped before the first lesson, or in the first quarter of
+    the rounds from there on: what a model does right after a lesson passes."""
     pruners = _optuna().pruners
     if not search.prune or search.objective == "pareto":
         return pruners.NopPruner()
-    return pruners.MedianPruner(n_startup_trials=STARTUP, n_warmup_steps=max(math.ceil(search.config.rounds / 4), first))
+    rounds = search.config.rounds
+    return pruners.MedianPruner(n_startup_trials=STARTUP, n_warmup_steps=first - 1 + math.ceil((rounds - first + 1) / 4))
 
 
 def _distributions(searched: Space) -> dict[str, Any]:

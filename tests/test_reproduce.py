@@ -114,7 +114,8 @@ def test_the_small_budget_is_a_fifth_of_the_rounds():
     assert (periodic.config.method.period, periodic.config.method.distill.steps, periodic.config.method.distill.batch) == (40, 200, 64)
     assert (merged.config.method.distill.steps, merged.config.method.distill.batch) == (32, 64)
     assert periodic.seeds == merged.seeds == by_id["images/fedavg/4700"].seeds == (0, 1, 2)
-    assert by_id["images/merged/3100/in-domain"].seeds == by_id["images/merged/4700/out-of-domain"].seeds == (0,)
+    assert by_id["images/merged/3100/in-domain"].seeds == by_id["images/merged/4700/out-of-domain"].seeds == (0, 1, 2)
+    assert by_id["images/merged/6300/in-domain"].seeds == by_id["images/merged/3100/out-of-domain"].seeds == (0,)
     assert by_id["images/merged/4700/out-of-domain"].config.task.public == "cifar10"
     assert by_id["images/merged/3100/in-domain"].config.pools["large"].clients.take == 31
     assert by_id["language/merged/87/out-of-domain"].config.task.public == "reddit"
@@ -163,6 +164,7 @@ def test_extra_rows_are_in_the_central_column():
     assert {cell.column for cell in found.values()} == {"4700", "all"} and {cell.twin for cell in found.values()} == {"images/fedavg/4700"}
     assert found["merged-to-large"].config.topology == {"large": {"small": 1.0}}
     assert found["periodic-self"].config.topology == "self"
+    assert {pool.teaches.temperature for pool in found["periodic-self"].config.pools.values()} == {cells.SELF_TEMPERATURE}  # the tuned is 1
     assert found["fedavg-all"].config.pools["large"].clients == config.Choice()
 
 
@@ -183,6 +185,9 @@ def test_tuned_settings_are_laid_over_every_cell_of_a_family_and_method(tmp_path
         assert (made.pools["large"].learns.lr, made.pools["large"].learns.self_weight) == (0.5, 0.2)  # it is like the small one
         assert made.method.alpha(1) == 0.8 and made.method.distill.steps == 32
     assert not by_id["images/periodic/4700/in-domain"].tuned and not by_id["language/merged/87/in-domain"].tuned
+    (tmp_path / "language-shift-merged-small.toml").write_text("[method]\nalpha = 0.9\n")  # of other pools than Table 1's
+    tuned = [cell.id for table in ("table1", "table2") for cell in cells.cells(table, "small") if cell.family != "images" and cell.tuned]
+    assert tuned == ["language/merged/shift"]
     assert by_id["images/merged/3100/in-domain"].config.pools["large"].clients.take == 31
     file.write_text("[method]\nalpha = { small = 0.8, large = 0.9 }\n")
     alpha = {cell.id: cell for cell in cells.cells("table1", "small")}["images/merged/4700/in-domain"].config.method.alpha
@@ -264,10 +269,10 @@ def test_a_table_is_run_once_and_then_read(tiny, tmp_path, monkeypatch, capsys):
     load = toy.load
     monkeypatch.setattr(toy, "load", lambda self: loaded.append(self) or load(self))
     monkeypatch.setattr(report, "available", lambda: False)
-    some = ["--cell", "images/*/6/*", "--cell", "images/merged/4/*"]
+    some = ["--cell", "images/merged*/6/*", "--cell", "images/merged/8/in-domain"]
     assert command("table1", *some, "--out", str(tmp_path), "--format", "json", "--quiet") == 0
     result = json.loads(capsys.readouterr().out)
-    assert len(trained) == len(set(trained)) == 6 + 2 + 12 + 3  # no twin is trained twice
+    assert len(trained) == len(set(trained)) == 4 + 2 + 6 + 2  # no twin is trained twice
     assert len(loaded) == 2  # in-domain and out-of-domain
     by_id = {cell["id"]: cell for cell in result["cells"]}
     twin, merged = by_id["images/fedavg/6"], by_id["images/merged/6/in-domain"]
@@ -278,7 +283,7 @@ def test_a_table_is_run_once_and_then_read(tiny, tmp_path, monkeypatch, capsys):
     assert small["gain"]["low"] < small["gain"]["difference"] < small["gain"]["high"]
     one_way = by_id["images/merged-to-large/6/in-domain"]["accuracy"]["small"]["all"]
     assert one_way["gain"] == {"difference": 0.0, "low": 0.0, "high": 0.0, "seeds": 2}  # a teacher only is its own twin
-    assert by_id["images/merged/4/in-domain"]["accuracy"]["small"]["all"]["gain"]["low"] is None
+    assert by_id["images/merged/8/in-domain"]["accuracy"]["small"]["all"]["gain"]["low"] is None
     assert result["provenance"]["version"] and set(result["provenance"]["data"]) == {
         "Gaussian classes",
         "Gaussian classes, public fewer of them",
@@ -289,8 +294,8 @@ def test_a_table_is_run_once_and_then_read(tiny, tmp_path, monkeypatch, capsys):
 
     trained.clear()
     loaded.clear()
-    assert command("figure4", "--out", str(tmp_path), "--quiet") == 0  # shares all but the smaller sizes
-    assert len(trained) == 6
+    assert command("figure4", "--cell", "images/merged/*", "--out", str(tmp_path), "--quiet") == 0  # shares all but the smaller sizes
+    assert len(trained) == 2 + 1
     trained.clear()
     loaded.clear()
     assert not list(tmp_path.rglob("*.svg"))
@@ -506,7 +511,11 @@ def test_spikes_by_hand():
     rounds = [row(2, 0.1), row(3, 0.3, True), row(4, 0.12), row(5, 0.2), row(6, 0.3, True), row(7, 0.26), row(8, 0.3), row(9, 0.9, True)]
     run = run_of("periodic", 0, 0.5, rounds, evaluate_after=[1])
     run.config["method"]["period"] = 3
-    assert results._spikes([run], ["small"])["small"]["question"] == {"0": [0.15], "1": [0.04]}
+    still = run_of("fedavg", 0, 0.5, [row(1, 0.4), row(9, 0.4)])
+    assert results._spikes([run], [still], ["small"])["small"]["question"] == {"0": [0.15], "1": [0.04]}
+    climbs = run_of("fedavg", 0, 0.5, [row(1, 0.1), row(9, 0.26)])  # 0.02 a round, in a straight line
+    assert results._spikes([run], [climbs], ["small"])["small"]["question"] == {"0": [0.13], "1": [0.0]}
+    assert results._spikes([run], [run_of("fedavg", 1, 0.5, still.rounds)], ["small"]) == {"small": {}}  # of another seed
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": 99}', '{"schema": 1, "table": "table9", "budget": "small"}'])
@@ -573,8 +582,8 @@ def image_cell(method: str, column: str, public: str, small: list[float], large:
     ("central", "smaller", "expected"),
     [
         (SURE, SURE, REPRODUCED),
-        (SURE, ONE, REPRODUCED),  # one seed does not count against it
-        (SURE, [], REPRODUCED),
+        (SURE, ONE, OPEN),  # one seed says nothing
+        (SURE, [], OPEN),
         (SURE, WIDE, OPEN),
         (SURE, LOSS, NOT),
         (NONE, SURE, NOT),  # so narrow that the paper's 4.5 points would have shown
@@ -676,6 +685,24 @@ def test_a_verdict_shows_its_numbers():
     made[1]["tuned"] = False
     why = claims.judge([result_of("table1", *made)])[0].why
     assert why == "large, |P_H| = 3,100: not run; large, |P_H| = 4,700: +5.0 [2.5, 7.5], 3 seeds, untuned (paper +4.5)"
+    less = [0.01, 0.011, 0.012]
+    why = claims.judge([result_of("table1", *image_cell("periodic", "4700", "in-domain", SURE, less))])[0].why
+    assert why.endswith("+1.1 [0.9, 1.3], 3 seeds (paper +4.5, which is more)")
+
+
+@pytest.mark.parametrize("gains", [SURE, NONE])
+def test_settings_that_nobody_tuned_decide_nothing(gains):
+    made = [*image_cell("periodic", "4700", "in-domain", gains, gains), *image_cell("merged", "4700", "in-domain", gains, gains)]
+    assert verdict("ii", result_of("table1", *made)) == (REPRODUCED if gains is SURE else NOT)
+    made[1]["tuned"] = made[3]["tuned"] = False
+    assert verdict("ii", result_of("table1", *made)) == OPEN
+
+
+def test_one_cell_of_two_experiments_is_refused():
+    made, other = (image_cell("periodic", "4700", "in-domain", SURE, SURE) for _ in range(2))
+    other[0]["run"] = "images-before-tuning"
+    with pytest.raises(DataError, match="images/fedavg/4700: got runs images/fedavg/4700 and images-before-tuning"):
+        claims.judge([result_of("table1", *made), result_of("figure4", *other)])
 
 
 def test_the_rule_of_a_gain():
@@ -715,7 +742,7 @@ METHODS = ("fedavg", "periodic", "merged")
 def test_the_page_says_what_the_files_say(tmp_path):
     shipped(tmp_path / "results")
     text = page.render(page.load(tmp_path / "results"))
-    row = next(line for line in text.splitlines() if line.startswith("| PeriodicCodist | in-domain | 3 |"))
+    row = next(line for line in text.splitlines() if line.startswith("| PeriodicCodist | in-domain | 0-2 |"))
     assert "| 35.08 (+4.51) | 35.00 | +5.00 [2.52, 7.48] |" in row
     assert "300 (1,500)" in text and "by hand" in text and "| 0123456789ab; not known of 2 runs |" in text
     assert "(results/figure4-small.svg)" in text and "(results/figure3-small-language.svg)" in text
@@ -780,7 +807,7 @@ def test_figures_are_the_same_twice(tmp_path):
 def test_rows_of_ours_that_were_not_run_are_told_in_a_line():
     idle = cell_of("images/merged-self/4700/in-domain", {}, "images/fedavg/4700")
     text = sections.table_1(result_of("table1", *image_cell("merged", "4700", "in-domain", [], []), idle), "images", "4700")
-    assert "| MergedCodist | in-domain | 0 of 0 | not run |" in text  # the paper has it
+    assert "| MergedCodist | in-domain | – | not run |" in text  # the paper has it
     assert "| MergedCodist, each" not in text and "\nNot run, and not in the paper: MergedCodist, each model hears only itself.\n" in text
 
 

@@ -438,17 +438,17 @@ def test_a_commit_is_read_without_git(tmp_path, monkeypatch):
     import fedcodist
 
     monkeypatch.setattr(fedcodist, "__file__", str(tmp_path / "fedcodist/__init__.py"))
-    assert environment.checkout() is None
+    assert environment.checkout.__wrapped__() is None
     git = tmp_path / ".git"
     (git / "refs/heads").mkdir(parents=True)
     (git / "HEAD").write_text("ref: refs/heads/main\n")
-    assert environment.checkout() is None
+    assert environment.checkout.__wrapped__() is None
     (git / "packed-refs").write_text(f"# pack-refs\n{'b' * 40} refs/heads/main\n")
-    assert environment.checkout() == "b" * 40
+    assert environment.checkout.__wrapped__() == "b" * 40
     (git / "refs/heads/main").write_text("a" * 40 + "\n")
-    assert environment.checkout() == "a" * 40
+    assert environment.checkout.__wrapped__() == "a" * 40
     (git / "HEAD").write_text("c" * 40 + "\n")
-    assert environment.checkout() == "c" * 40
+    assert environment.checkout.__wrapped__() == "c" * 40
 
 
 def test_the_fingerprint_is_plain_and_complete():

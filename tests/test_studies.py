@@ -14,6 +14,8 @@ from fedcodist.reproduce import cells, claims, page, results, running, sections,
 from fedcodist.reproduce.budgets import BUDGETS, FULL, SMALL, SMOKE
 from fedcodist.schedule import After, Constant, Cosine, Every, Linear
 
+TRIALS = json.loads((Path(__file__).parent.parent / "docs/measured/tuning-images-small.json").read_text())
+
 
 @pytest.fixture
 def untuned(tmp_path, monkeypatch) -> Path:
@@ -42,18 +44,18 @@ def test_schedules_are_made_from_the_alpha_that_was_tuned(untuned):
     )
     found = by_id()
     alpha = {cell.row: cell.config.method.alpha for cell in found.values() if cell.method == "merged" and cell.column == "4700"}
-    assert alpha.pop("merged") == alpha.pop("merged-three") == Constant(0.8)
+    assert alpha.pop("merged") == alpha.pop("merged-three") == alpha.pop("merged-rates") == Constant(0.8)
     assert alpha == {
         "merged-every-2": Every(2, 0.8),
         "merged-every-5": Every(5, 0.8),
         "merged-every-10": Every(10, 0.8),
-        "merged-warm-up": Linear(0.95, 0.8),
+        "merged-warm-up": Linear(1.0, 0.8),
         "merged-after": After(100, 0.8),
         "merged-cool-down": Cosine(0.8, 1.0),
     }
     assert found["images/merged-own-alpha/6300/in-domain"].config.method.alpha == {"small": Constant(0.8), "large": Constant(0.9)}
     mine = [cell for cell in found.values() if cell.family == "images" and cell.method == "merged"]
-    assert len(mine) == 10 and all(cell.tuned and cell.config.pools["small"].work.lr == 0.03 for cell in mine)
+    assert len(mine) == 11 and all(cell.tuned and cell.config.pools["small"].work.lr == 0.03 for cell in mine)
     assert found["images/merged-three/4700/in-domain"].config.pools["quarter"].work.lr == 0.03  # it is like the small one
     assert not found["images/periodic-three/4700/in-domain"].tuned
 
@@ -61,7 +63,7 @@ def test_schedules_are_made_from_the_alpha_that_was_tuned(untuned):
 def test_alpha_by_pool_gives_schedules_by_pool():
     made = studies.schedules(studies.settled({"small": Constant(0.5), "large": Linear(1.0, 0.97)}), 30)
     assert made["every-2"] == {"small": Every(2, 0.5), "large": Every(2, 0.97)}
-    assert made["warm-up"] == {"small": Linear(0.95, 0.5), "large": Linear(0.97, 0.97)}  # never louder than in the end
+    assert made["warm-up"] == {"small": Linear(1.0, 0.5), "large": Linear(1.0, 0.97)}
     assert made["after"]["small"] == After(10, 0.5)
     assert studies.own_alpha({"small": Constant(0.5), "large": Constant(0.9)}) == {"small": Constant(0.5), "large": Constant(0.95)}
     assert studies.own_alpha({"small": Constant(0.5)})["large"] == Constant(1.0)  # it was not taught at all
@@ -96,8 +98,8 @@ def test_rows_of_the_papers_tables_are_the_same_runs(untuned, tmp_path):
         return {job.path for table in tables for job in running.jobs(cells.cells(table, "small"), tmp_path)}
 
     more = paths("studies") - paths("table1", "table2")
-    # 6 schedules and own alphas by 2 seeds, the second seed of two cells of the last column, three pools by 1, 8 gates by 3
-    assert len(more) == 6 * 2 + 2 + 2 + 3 + 8 * 3
+    # 6 schedules, own alphas, three pools, 8 gates and 3 rows of other rates, and the last column's other seeds of two cells
+    assert len(more) == 3 * (6 + 1 + 3 + 8 + 3) + 2 * 2
     assert all(cell.paper == {} for cell in by_id().values() if "-" in cell.row)
     assert by_id()["images/merged/4700/in-domain"].paper["large"]["all"] == 33.15
 
@@ -105,15 +107,25 @@ def test_rows_of_the_papers_tables_are_the_same_runs(untuned, tmp_path):
 def test_seeds_and_order(untuned, tmp_path):
     found = by_id()
     seeds = {cell.id: cell.seeds for cell in found.values()}
-    assert seeds["images/merged-every-5/4700/in-domain"] == seeds["images/merged-own-alpha/6300/in-domain"] == (0, 1)
-    assert seeds["images/merged-three/4700/in-domain"] == seeds["images/periodic/4700/in-domain"] == (0,)
-    assert seeds["images/fedavg/4700"] == (0, 1)  # of two studies: the more seeds
-    assert seeds["language/merged-gate-2/shift"] == (0, 1, 2)
+    assert set(seeds.values()) == {SMALL.seeds}
     assert {cell.seeds for cell in studies.all_cells(SMOKE)} == {SMOKE.seeds}
     assert {cell.seeds for cell in studies.all_cells(FULL)} == {FULL.seeds}
     order = [job.cell.id for job in running.jobs(found.values(), tmp_path)]
-    assert order[:3] == ["images/fedavg/4700", "images/merged/4700/in-domain", "images/merged-every-2/4700/in-domain"]
+    assert order[:2] == ["images/fedavg/4700", "images/merged/4700/in-domain"] and "images/fedavg-rates/4700" in order[2:4]
     assert order[-1] == "images/merged-three/4700/in-domain"
+
+
+def test_the_large_model_has_its_own_rates_and_all_else_stays():
+    found = by_id()
+    for method, public in (("fedavg", ""), ("periodic", "/in-domain"), ("merged", "/in-domain")):
+        tuned, other = (found[f"images/{method}{way}/4700{public}"] for way in ("", "-rates"))
+        pools = {name: (pool.work.lr, pool.server.lr) for name, pool in other.config.pools.items()}
+        assert pools == {"small": (0.03, 0.003), "large": (0.0114, 0.00311)}
+        assert config.plain(other.config) | {"pools": 0} == config.plain(tuned.config) | {"pools": 0}
+        assert other.twin == ("images/fedavg-rates/4700" if public else "") and other.studies == {"rates": tuned.id}
+    best = max(TRIALS["methods"]["fedavg"]["trials"], key=lambda trial: trial["accuracy large"])
+    assert studies.LARGE_BEST["small"] == {"work": best["pools.large.work.lr"], "server": best["pools.large.server.lr"]}
+    assert not any("rates" in cell.studies for cell in studies.all_cells(SMOKE))  # nothing was tuned for it
 
 
 def test_a_study_is_chosen_by_its_name_with_what_it_is_compared_with(untuned):
@@ -209,10 +221,10 @@ def test_the_section_on_cost():
     assert rows(text)[0] == [*head, "server FLOPs", "rounds that distil"]
     assert rows(text, "FedAvg")[0][-2:] == ["0.0 %", "0"]
     assert rows(text, "MergedCodist")[0] == [
-        "MergedCodist", "2", "35.00", "+4.00 [3.00, 5.00]", "–", "31.00", "–", "–", "100.0 %", "300",
+        "MergedCodist", "0, 1", "35.00", "+4.00 [3.00, 5.00]", "–", "31.00", "–", "–", "100.0 %", "300",
     ]  # fmt: skip
     assert rows(text, "MergedCodist, every 5th round")[0] == [
-        "MergedCodist, every 5th round", "2", "34.50", "–", "-0.50 [-6.85, 5.85]", "30.50", "–", "-0.50 [-6.85, 5.85]", "20.0 %", "60",
+        "MergedCodist, every 5th round", "0, 1", "34.50", "–", "-0.50 [-6.85, 5.85]", "30.50", "–", "-0.50 [-6.85, 5.85]", "20.0 %", "60",
     ]  # fmt: skip
     assert rows(text, "MergedCodist, warm-up")[0][2:] == ["not run", "–", "–", "not run", "–", "–", "–", "–"]
 
@@ -220,23 +232,23 @@ def test_the_section_on_cost():
 def test_the_section_on_pools_shows_every_model():
     text = study_sections.study(hand(), "pools")
     assert [row[:5] for row in rows(text)[1:]] == [
-        ["quarter width", "three", "FedAvg", "1", "20.00"],
-        ["quarter width", "three", "MergedCodist", "1", "21.00"],
-        ["half width", "two", "FedAvg", "2", "31.00"],
-        ["half width", "two", "MergedCodist", "2", "35.00"],
-        ["half width", "three", "FedAvg", "1", "25.00"],
-        ["half width", "three", "MergedCodist", "1", "27.00"],
-        ["full width", "two", "FedAvg", "2", "28.00"],
-        ["full width", "two", "MergedCodist", "2", "31.00"],
-        ["full width", "three", "FedAvg", "1", "28.00"],
-        ["full width", "three", "MergedCodist", "1", "31.00"],
+        ["quarter width", "three", "FedAvg", "0", "20.00"],
+        ["quarter width", "three", "MergedCodist", "0", "21.00"],
+        ["half width", "two", "FedAvg", "0, 1", "31.00"],
+        ["half width", "two", "MergedCodist", "0, 1", "35.00"],
+        ["half width", "three", "FedAvg", "0", "25.00"],
+        ["half width", "three", "MergedCodist", "0", "27.00"],
+        ["full width", "two", "FedAvg", "0, 1", "28.00"],
+        ["full width", "two", "MergedCodist", "0, 1", "31.00"],
+        ["full width", "three", "FedAvg", "0", "28.00"],
+        ["full width", "three", "MergedCodist", "0", "31.00"],
     ]
 
 
 def test_the_section_on_gates_goes_by_domain():
     text = study_sections.study(hand(), "gate")
-    assert rows(text, "questions", "MergedCodist, gate 0.5")[0][2:6] == ["1", "26.00", "–", "+6.00"]
-    assert rows(text, "mixed", "MergedCodist, gate 0.5")[0][2:6] == ["1", "22.00", "–", "+2.00"]
+    assert rows(text, "questions", "MergedCodist, gate 0.5")[0][2:6] == ["0", "26.00", "–", "+6.00"]
+    assert rows(text, "mixed", "MergedCodist, gate 0.5")[0][2:6] == ["0", "22.00", "–", "+2.00"]
     assert rows(text, "mixed", "MergedCodist")[0][5] == "–"
     assert study_sections.shown(hand()) == ["cost", "pools", "gate"]
 
@@ -283,6 +295,8 @@ def test_findings_stand_below_their_table(tmp_path):
             "## studies-small/cost\n\nIt costs 19.9 %.\n",
             r"findings.md, studies-small/cost: got the number 19.9; allowed numbers of its own",
         ),
+        ("## studies-small/cost\n\nIt gains +0.50 points.\n", r"got the number \+0.50; allowed numbers of its own"),  # it loses them
+        ("## studies-small/cost\n\nIt loses -4.00 points.\n", r"got the number -4.00; allowed numbers of its own"),
         (
             "## studies-small/costs\n\nNothing.\n",
             r"findings.md: got the heading 'studies-small/costs'; .*did you mean studies-small/cost\?",
@@ -336,7 +350,7 @@ def test_the_studies_are_run_and_share_runs_with_the_tables(tiny, tmp_path, monk
     assert list(three["accuracy"]) == ["quarter", "small", "large"] and three["accuracy"]["quarter"]["all"]["gain"]["seeds"] == 1
     assert of["language/merged-gate-0.5/shift"]["accuracy"]["small"]["first"]["test"] != []
     text = (tmp_path / "studies-smoke/results.md").read_text()
-    assert all(f"### {title}" in text for title in study_sections.TITLES.values())
+    assert all(f"### {title}" in text for name, title in study_sections.TITLES.items() if name != "rates")  # which is of tuned cells
     assert "small 0.5, large 0.9" in text
     before = json.dumps(result)
     assert command(*again) == 0

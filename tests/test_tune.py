@@ -380,11 +380,11 @@ def test_bad_trials_are_stopped_after_the_warm_up(read, tmp_path, pretend):
     assert all(t.state == "complete" for t in finish(searched(base, trials=12, prune=False), tmp_path / "b"))
 
 
-def test_nothing_is_stopped_before_the_first_lesson(read, tmp_path, pretend):
+def test_nothing_is_stopped_before_the_first_lesson_has_settled(read, tmp_path, pretend):
     base = read("rounds=20", "method={ kind = 'periodic', period = 12, distill = { steps = 2, batch = 20 } }")
     pretend(lambda one, t: one.pools["small"].learns.lr)
     found = finish(searched(base, trials=15), tmp_path)
-    assert min(t.outcome.rounds for t in found if t.state == "pruned") == 12
+    assert min(t.outcome.rounds for t in found if t.state == "pruned") == 14  # the lesson is in round 12, and a quarter of 9 rounds is 3
 
 
 def test_a_trial_that_diverges_is_worth_nothing_and_no_failure(base, tmp_path, pretend, call):
@@ -801,6 +801,9 @@ def test_twin_first_with_as_many_trials_and_its_rates(base, tmp_path, pretend, c
 
 def test_twin_of_a_whole_space(base, tmp_path, pretend, call):
     pretend(lambda one, t: 0.5)
+    # A space without rates: nobody but the twin would have tuned ones.
+    code, _, errors = call("--twin", "--only", "method.alpha", "--trials", 6, "--confirm", 0, "--name", "alpha")
+    assert code == 0 and "rates of merged: those of trial " in str(errors)
     code, said, _ = call("--twin", "--trials", 2, "--confirm", 0, "--quiet", "--format", "csv")
     rows = said.splitlines()
     assert code == 0 and len(rows) == 5 and rows[0].startswith("method,trial,state,value,accuracy small,accuracy large,server_flops,rounds")

@@ -155,7 +155,7 @@ ALPHAS = {  # what the alpha 0.5 of MergedCodist becomes: (the end of the name, 
     "every-2": ('{ kind = "every", k = 2, value = 0.5 }', "in every 2nd round, and plain FedAvg in the others"),
     "every-5": ('{ kind = "every", k = 5, value = 0.5 }', "in every 5th round, and plain FedAvg in the others"),
     "every-10": ('{ kind = "every", k = 10, value = 0.5 }', "in every 10th round, and plain FedAvg in the others"),
-    "warm-up": ('{ kind = "linear", start = 0.95, end = 0.5 }', "with less weight on the teachers while they are still bad"),
+    "warm-up": ('{ kind = "linear", start = 1.0, end = 0.5 }', "with less weight on the teachers while they are still bad"),
     "after": ('{ kind = "after", k = 100, value = 0.5 }', "after 100 rounds of plain FedAvg"),
     "cool-down": ('{ kind = "cosine", start = 0.5, end = 1.0 }', "with less and less weight on the teachers"),
 }

@@ -31,6 +31,7 @@ class Family:
     sizeless: str = ""  # why there are none
     domains: Mapping[str, str] = field(default_factory=dict)  # Table 2: {the paper's column: our domain}
     paper: bool = True  # whether the paper's numbers stand beside these
+    tuned: str = ""  # the name of the settings that were tuned for it, if it is not its own
 
     @property
     def central(self) -> str:
@@ -46,7 +47,7 @@ class Budget:
     says: str  # in a sentence
     rounds: int
     period: int
-    seeds: tuple[int, ...]  # of the central column with in-domain data, of the domain shift, and of the two ends of Figure 4
+    seeds: tuple[int, ...]  # of the cells that the paper's claims are about, of the domain shift and of the studies
     elsewhere: tuple[int, ...]  # of all other cells
     after: tuple[int, ...]  # rounds after a codistillation that Figure 3 shows
     every: int  # rounds between evaluations where pools are domain-shifted
@@ -74,6 +75,7 @@ SMALL_ROUNDS, SMALL_PERIOD = 300, 40
 # Of text: 10,004 possible next words make a sentence of StackExchange dear, and the standard library is soon learned by heart.
 TEXT_ROUNDS, TEXT_PERIOD, TEXT_COHORT = 120, 16, 10
 SMOKE_ROUNDS, SMOKE_PERIOD = 15, 6
+SHIFT = "language-shift"  # Table 1 has a family of language too, with other pools
 QUESTIONS = {"answers": "answer", "questions": "question", "mixed": "all"}
 LIBRARY = {"answers": "comment", "questions": "docstring", "mixed": "all"}
 ONLY_OF = ('pools.small.clients={ where = { main_domain = "comment" } }', 'pools.large.clients={ where = { main_domain = "docstring" } }')
@@ -126,6 +128,7 @@ SMOKE = Budget(
             given=(f"rounds={SMOKE_ROUNDS}", f"task={TINY_TEXT}", "pools.small.cohort=5", *ONLY_OF),
             methods=methods(SMOKE_PERIOD, 10, 4, 32),
             domains=LIBRARY,
+            tuned=SHIFT,
         )
     },
     decides=False,
@@ -171,6 +174,7 @@ SMALL = Budget(
             given=(f"rounds={TEXT_ROUNDS}", f"pools.small.cohort={TEXT_COHORT}"),
             methods=methods(TEXT_PERIOD, paper.PERIODIC_STEPS, paper.MERGED_STEPS, 16),
             domains=QUESTIONS,
+            tuned=SHIFT,
         ),
         "library": Family(
             data="Python's standard library, comments and docstrings in the place of answers and questions",
@@ -217,6 +221,7 @@ FULL = Budget(
             config="paper/shift-fedavg",
             methods=methods(paper.PERIOD, paper.PERIODIC_STEPS, paper.MERGED_STEPS, 128),
             domains=QUESTIONS,
+            tuned=SHIFT,
         )
     },
 )

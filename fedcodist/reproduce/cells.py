@@ -28,6 +28,7 @@ TEACHING = {  # rows that the paper does not have: who teaches whom
     "to-small": "topology={ small = { large = 1.0 } }",
     "self": "topology=self",
 }
+SELF_TEMPERATURE = 0.5  # of a model that hears only itself: at 1, which may be the tuned one, it would have nothing to learn
 LAID_OVER = ("pools", "method")  # all that tuning may have searched
 WHOLE_POOL = "pools.large.clients={}"
 
@@ -112,7 +113,7 @@ def fedavg(budget: Budget, name: str, family: Family, column: str) -> Cell:
         public="",
         clients=family.columns[column],
         config=made,
-        seeds=budget.seeds if central else budget.elsewhere,
+        seeds=budget.seeds if _claimed(family, column, "in-domain") else budget.elsewhere,
         rank=0 if central else 2,
         tuned=tuned,
         paper=_paper_1(name, family, column, "fedavg", ""),
@@ -133,7 +134,7 @@ def codistilled(budget: Budget, name: str, family: Family, column: str, method: 
         public=public,
         clients=family.columns[column],
         config=made,
-        seeds=budget.seeds if central and inside else budget.elsewhere,
+        seeds=budget.seeds if _claimed(family, column, public) else budget.elsewhere,
         rank=(0 if inside else 1) if central else 2,
         twin=f"{name}/fedavg/{column}",
         tuned=tuned,
@@ -142,12 +143,19 @@ def codistilled(budget: Budget, name: str, family: Family, column: str, method: 
     )
 
 
+def _claimed(family: Family, column: str, public: str) -> bool:
+    """Whether a claim of the paper is about this: about all of the central column, and about in-domain data in the one before it."""
+    return column == family.central or (public == "in-domain" and column == next(iter(family.columns)))
+
+
 def _extra(budget: Budget, name: str, family: Family) -> Iterator[Cell]:
     """Rows that a reader asks for, in the central column: teaching one way only, hearing only oneself, the large model on all clients."""
     column = family.central
     for method in ("periodic", "merged"):
         for kind, who in TEACHING.items():
             made, tuned = configured(budget, name, family, method, (*take_clients(family, column), who))
+            if kind == "self":
+                made = replace(made, pools={pool: _spoken(of, SELF_TEMPERATURE) for pool, of in made.pools.items()})
             row = f"{method}-{kind}"
             cell = Cell(
                 f"{name}/{row}/{column}/in-domain", name, row, method, column, "in-domain", family.columns[column], made, budget.seeds
@@ -156,6 +164,10 @@ def _extra(budget: Budget, name: str, family: Family) -> Iterator[Cell]:
     made, tuned = configured(budget, name, family, "fedavg", (WHOLE_POOL,))
     cell = Cell(f"{name}/fedavg-all/all", name, "fedavg-all", "fedavg", "all", "", None, made, budget.seeds)
     yield replace(cell, rank=3, twin=f"{name}/fedavg/{column}", tuned=tuned)
+
+
+def _spoken(pool: Any, temperature: float) -> Any:
+    return replace(pool, teaches=replace(pool.teaches, temperature=temperature))
 
 
 def table_2(budget: Budget) -> Iterator[Cell]:
@@ -208,7 +220,7 @@ def configured(budget: Budget, name: str, family: Family, method: str, more: Seq
     """The config of a cell, and whether tuned settings were laid over it."""
     given = [*family.given, f"method={family.methods[method]}", *more]
     made = config.read(family.config, given)
-    path = TUNED / f"{name}-{method}-{budget.name}.toml"
+    path = TUNED / f"{family.tuned or name}-{method}-{budget.name}.toml"
     if not path.is_file():
         return made, False
     return lay_over(made, path, family.config, given), True

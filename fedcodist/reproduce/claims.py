@@ -6,10 +6,11 @@ of). A gain is
 - reproduced, if its interval lies above zero;
 - not reproduced, if its interval lies below zero, or holds zero and is so narrow (half of it less than half of the paper's effect) that an
   effect of the paper's size would have shown;
-- not decidable otherwise, and with fewer than two seeds.
+- not decidable otherwise, with fewer than two seeds, and with settings that nobody has tuned.
 
-A claim of several parts is reproduced if all parts are, not reproduced if one is not, and otherwise not decidable. The rules of the parts
-that are no plain gains stand with them below. A budget on embedded data decides nothing, whatever its numbers.
+A claim of several parts is reproduced if all parts are, not reproduced if one is not, and otherwise not decidable; one that was not run
+is not decidable. "Reproduced" is said of the direction: where the paper's gain is above the whole interval, that is told beside it. The
+rules of the parts that are no plain gains stand with them below. A budget on embedded data decides nothing, whatever its numbers.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from typing import Any, NamedTuple
 
 from fedcodist import compare
 from fedcodist.compare import dig, points
+from fedcodist.errors import bad
 from fedcodist.reproduce import paper
 
 REPRODUCED, NOT, OPEN = "reproduced", "not reproduced", "not decidable at this budget"
 SPEAKS_OF = {"table1": ("i", "ii", "iii"), "table2": ("iv",), "figure3": ("iv", "v"), "figure4": ("vi",), "studies": ()}
-TOLD = ""  # of a part that is said, and does not count
 MOST = 0.5  # "most of the gain" is more than this share of it
 
 
@@ -66,6 +67,8 @@ def judge(results: Sequence[Mapping[str, Any]]) -> list[Verdict]:
     for result in results:
         for cell in result["cells"]:
             known = cells.get(cell["id"], {})
+            if known and known["run"] != cell["run"]:
+                raise bad(cell["id"], f"runs {known['run']} and {cell['run']}", "one experiment", "make all result files again")
             best = cell if len(cell["seeds"]) >= len(known.get("seeds", ())) else known
             spikes = cell.get("spikes") or known.get("spikes")  # Figure 3 has them, and Table 2 the same runs without
             cells[cell["id"]] = {**best, "spikes": spikes} if spikes else best
@@ -86,7 +89,7 @@ def _verdict(claim: paper.Claim, parts: Sequence[Part], decides: bool) -> Verdic
     why = "; ".join(part.why for part in parts)
     if not decides:
         return Verdict(claim, OPEN, f"embedded data decides nothing; {why}")
-    return Verdict(claim, combine([part.verdict for part in parts if part.verdict != TOLD]), why)
+    return Verdict(claim, combine([part.verdict for part in parts]), why)
 
 
 def combine(verdicts: Sequence[str]) -> str:
@@ -152,27 +155,33 @@ def _gains(cells: Cells, name: str, pool: str, domain: str = "all") -> dict[int,
     return {seed: value - twin[seed] for seed, value in mine.items() if seed in twin}
 
 
-def _said(cells: Cells, name: str, what: str, gain: Difference | None, printed: str) -> str:
+def _part(cells: Cells, name: str, verdict: str, what: str, gain: Difference | None, printed: float) -> Part:
+    """A part that is about one gain; `printed` is the paper's, in points."""
     if gain is None:
-        return f"{what}: not run"
-    untuned = "" if dig(dict(cells.get(name) or {}), "tuned") else ", untuned"
-    return f"{what}: {gain}{untuned} (paper {printed})"
+        return Part(OPEN, f"{what}: not run")
+    tuned = bool(dig(dict(cells.get(name) or {}), "tuned"))
+    more = gain.high is not None and gain.high < printed / 100 and verdict == REPRODUCED
+    beside = f"paper {points(printed / 100, sign=True)}" + (", which is more" if more else "")
+    return Part(verdict if tuned else OPEN, f"{what}: {gain}{'' if tuned else ', untuned'} ({beside})")
 
 
 def _lift(cells: Cells, name: str, pool: str, effect: float, what: str, domain: str = "all") -> Part:
     gain = over(list(_gains(cells, name, pool, domain).values()))
-    return Part(lifts(gain, effect / 100), _said(cells, name, what, gain, points(effect / 100, sign=True)))
+    return _part(cells, name, lifts(gain, effect / 100), what, gain, effect)
 
 
 def _claim_1(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -> list[Part]:
-    """The central column; the smaller one counts too where it has two seeds or more."""
-    parts = []
-    for column, place in zip(columns[:2], ("3100", "4700"), strict=False):
-        name = f"images/periodic/{column}/in-domain"
-        effect = paper.gain(paper.IMAGES, "periodic", "in-domain", place, "large")
-        part = _lift(cells, name, "large", effect, f"large, |P_H| = {int(column):,}")
-        parts.append(part._replace(verdict=TOLD) if place == "3100" and len(_gains(cells, name, "large")) < 2 else part)
-    return parts
+    """The central column and the smaller one."""
+    return [
+        _lift(
+            cells,
+            f"images/periodic/{column}/in-domain",
+            "large",
+            paper.gain(paper.IMAGES, "periodic", "in-domain", place, "large"),
+            f"large, |P_H| = {int(column):,}",
+        )
+        for column, place in zip(columns[:2], ("3100", "4700"), strict=False)
+    ]
 
 
 def _claim_2(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -> list[Part]:
@@ -199,7 +208,7 @@ def _claim_3(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -
         parts.append(_lift(cells, name, "small", helped, f"small, {label}"))
         gain = over(list(_gains(cells, name, "large").values()))
         printed = paper.gain(paper.IMAGES, method, "out-of-domain", "4700", "large")
-        parts.append(Part(stays_below(gain, helped / 100), _said(cells, name, f"large, {label}", gain, points(printed / 100, sign=True))))
+        parts.append(_part(cells, name, stays_below(gain, helped / 100), f"large, {label}", gain, printed))
     return parts
 
 
@@ -211,15 +220,15 @@ def _claim_4(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -
     gain = over(list(_gains(cells, name, "small", domains.get("answers", "")).values()))
     cost = None if gain is None else Difference(-gain.mean, _minus(gain.high), _minus(gain.low), gain.seeds)
     printed = paper.shift_gain("merged", "answers", "small")
-    return [asked, Part(stays_below(cost, effect / 200), _said(cells, name, "small on answers", gain, points(printed / 100, sign=True)))]
+    return [asked, _part(cells, name, stays_below(cost, effect / 200), "small on answers", gain, printed)]
 
 
 def _claim_5(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -> list[Part]:
-    """For each model on the other pool's domain, held-out accuracy: above the round before at the codistillation, and less than half of
-    that jump left at the last round that is looked at."""
-    parts = []
+    """For each model on the other pool's domain, held-out accuracy less what FedAvg gained in the same rounds: above the round before at
+    the codistillation, and less than half of that jump left at the last round that is looked at."""
+    parts, cell = [], dict(cells.get("language/periodic/shift") or {})
     for pool, domain in (("small", "questions"), ("large", "answers")):
-        changes = dig(dict(cells.get("language/periodic/shift") or {}), "spikes", pool, domains.get(domain, "")) or {}
+        changes = dig(cell, "spikes", pool, domains.get(domain, "")) or {}
         if not changes:
             parts.append(Part(OPEN, f"{pool} on {domain}: not run"))
             continue
@@ -227,7 +236,8 @@ def _claim_5(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -
         jump, kept = changes["0"], changes[last]
         fades = [up / 2 - rest for up, rest in zip(jump, kept, strict=True)]
         verdict = combine([is_positive(over(jump)), is_positive(over(fades))])
-        parts.append(Part(verdict, f"{pool} on {domain}: {over(jump)} at once, {points(fmean(kept), sign=True)} {last} rounds later"))
+        why = f"{pool} on {domain}: {over(jump)} at once, {points(fmean(kept), sign=True)} {last} rounds later"
+        parts.append(Part(verdict, why) if cell["tuned"] else Part(OPEN, f"{why}, untuned"))
     return parts
 
 
@@ -248,7 +258,8 @@ def _claim_6(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -
         most = over([few[seed] - MOST * all_of_them[seed] for seed in few if seed in all_of_them])
         whole, some = over(list(all_of_them.values())), over(list(few.values()))
         verdict = is_positive(most) if lifts(whole, 0.0) == REPRODUCED else OPEN
-        parts.append(Part(verdict, f"{label}, both models: {some} with {int(sizes[0][len(start) :]):,} images, {whole} with all"))
+        why = f"{label}, both models: {some} with {int(sizes[0][len(start) :]):,} images, {whole} with all"
+        parts.append(Part(verdict, why) if cells[sizes[0]]["tuned"] else Part(OPEN, f"{why}, untuned"))
     return parts
 
 

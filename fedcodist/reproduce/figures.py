@@ -109,7 +109,7 @@ def _spikes(ax: Axes, cell: Mapping[str, Any], pool: str, domains: Mapping[str, 
         ax.set_xticks(list(places), ["before", "at it", *(f"+{k}" for k in offsets[1:])])
     ax.margins(x=0.02, y=0.12)
     ax.set_xlabel("rounds after it")
-    ax.set_ylabel("change, points")
+    ax.set_ylabel("change beyond FedAvg's, points")
     return ax, labels
 
 

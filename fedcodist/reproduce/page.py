@@ -32,8 +32,10 @@ INTRO = """# Results
 
 Generated from result files of `fedcodist reproduce`: no number here is typed by hand. Accuracies are percent on the test set, with the
 standard deviation over seeds after ±. "Gain" is the paired difference to plain FedAvg on the same seeds, clients and initial models, in
-points, with its 95 % interval (Student's t over seeds); one seed gives no interval. In brackets after the paper's numbers is the paper's
-gain; it gives no seeds and no intervals.
+points, with its 95 % interval (Student's t over seeds); one seed gives no interval. A seed draws initial models, cohorts and batches; which
+client has which examples, and which clients a pool has, is the same for all, so the intervals say nothing about other splits. In brackets
+after the paper's numbers is the paper's gain; it gives no seeds and no intervals. Tuned settings were found on held-out data and another
+seed, in shorter runs of the central column or of the shifted pools, and are used for all cells of their method ([how](tune.md)).
 """
 
 
@@ -76,7 +78,7 @@ def section(r: Result, beside: str = f"{FOLDER}/", drawn: bool = True) -> str:
                 parts.append(f"**{sections.column_name(family, column, r)}**\n")
                 parts.append(sections.table_1(r, name, column))
             if together := sections.ensembles(r, name):
-                parts += ["Both models together, the mean of what they say, in the central column:\n", together]
+                parts += ["Both models together, the mean of their probabilities, in the central column:\n", together]
             if used := sections.settings(r, name):
                 parts += ["Settings in the central column:\n", used]
             if spent := sections.costs(r, name):

@@ -7,10 +7,12 @@ too; keys have a fixed order, and there is no clock, path or host name in it. Ru
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+import numpy as np
 
 import fedcodist
 from fedcodist import compare, runs
@@ -136,7 +138,7 @@ def _cell(table: str, cell: Cell, mine: Sequence[Any], twin: Sequence[Any]) -> R
         found["distilled"] = len({t for pool in pools for t in compare.codistilled(mine, pool)})  # rounds
     if table == "figure3" and mine:
         found["curve"] = _curve(mine, pools)
-        if spikes := _spikes(mine, pools):
+        if spikes := _spikes(mine, twin, pools):
             found["spikes"] = spikes
     return found
 
@@ -194,34 +196,43 @@ def _curve(mine: Sequence[Any], pools: Sequence[str]) -> dict[str, Any]:
     for pool in pools:
         lines[pool] = {}
         for domain in compare.domains(mine):
-            line = compare.series(mine, lambda row, pool=pool, domain=domain: dig(row, "held_out", pool, domain, "accuracy"))
+            line = compare.series(mine, _accuracy(pool, domain))
             lines[pool][domain] = [[t, *(_round(value) for value in values)] for t, *values in line]
     return lines
 
 
-def _spikes(mine: Sequence[Any], pools: Sequence[str]) -> dict[str, Any]:
-    """What a periodic codistillation does: {pool: {domain: {rounds after it: [change since the round before, by seed]}}}, the mean over
-    the codistillations of a run that have all of these rounds."""
+def _spikes(mine: Sequence[Any], twin: Sequence[Any], pools: Sequence[str]) -> dict[str, Any]:
+    """What a periodic codistillation does: {pool: {domain: {rounds after it: [change since the round before, by seed]}}}, less what the
+    FedAvg twin gained in the same rounds, the mean over the codistillations of a run that have all of these rounds."""
     after = dig(mine[0].config, "evaluate_after") or []
     period = dig(mine[0].config, "method", "period")
     if not isinstance(period, int) or not after:
         return {}
-    offsets = [0, *after]
+    offsets, twins = [0, *after], compare.by_seed(twin)
+    pairs = [(run, twins[seed]) for run in mine if (seed := compare.seed_of(run)) in twins]
     found: dict[str, Any] = {}
     for pool in pools:
         found[pool] = {}
         for domain in compare.domains(mine):
-            seen = [_changes(run, pool, domain, offsets) for run in mine]
-            if all(seen):
+            seen = [_changes(run, other, pool, domain, offsets) for run, other in pairs]
+            if seen and all(seen):
                 found[pool][domain] = {str(k): [_round(of_run[k]) for of_run in seen] for k in offsets}
     return found
 
 
-def _changes(run: Any, pool: str, domain: str, offsets: Sequence[int]) -> dict[int, float]:
-    """{rounds after a codistillation: mean change of held-out accuracy since the round before it} of one run; empty if none is whole."""
-    line = {t: value for t, value, *_ in compare.series([run], lambda row: dig(row, "held_out", pool, domain, "accuracy"))}
+def _changes(run: Any, twin: Any, pool: str, domain: str, offsets: Sequence[int]) -> dict[int, float]:
+    """{rounds after a codistillation: mean change of held-out accuracy since the round before it, less the twin's} of one run; empty if
+    none is whole. The twin is evaluated more seldom: between its evaluations its line is straight."""
+    line, base = ({t: value for t, value, *_ in compare.series([one], _accuracy(pool, domain))} for one in (run, twin))
+    if not base:
+        return {}
     whole = [t for t in compare.codistilled([run], pool) if t - 1 in line and all(t + k in line for k in offsets)]
-    return {k: fmean(line[t + k] - line[t - 1] for t in whole) for k in offsets} if whole else {}
+    beyond = {t: line[t] - float(np.interp(t, list(base), list(base.values()))) for t in line}
+    return {k: fmean(beyond[t + k] - beyond[t - 1] for t in whole) for k in offsets} if whole else {}
+
+
+def _accuracy(pool: str, domain: str) -> Callable[[Any], Any]:
+    return lambda row: dig(row, "held_out", pool, domain, "accuracy")
 
 
 def read(path: Path) -> Result:

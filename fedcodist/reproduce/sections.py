@@ -104,7 +104,10 @@ def spikes(r: Result, family: str) -> str:
                 shown = domain if domain == "mixed" else figures.domain_name(domain, ours)
                 told = {("at it" if k == "0" else f"+{k}"): points(sum(v) / len(v), sign=True) for k, v in changes.items()}
                 rows.append({"model": pool, "held-out sentences": shown} | told)
-    lead = f"Change since the round before a codistillation, mean over codistillations and {_many(len(cell['seeds']), 'seed')}:"
+    lead = (
+        "Change since the round before a codistillation, less what FedAvg gained in the same rounds, mean over codistillations and "
+        f"{_many(len(cell['seeds']), 'seed')}:"
+    )
     return f"{lead}\n\n{tables.render(rows, 'md')}\n"
 
 
@@ -276,7 +279,17 @@ def show_gain(gain: Mapping[str, Any] | None) -> str:
 
 
 def show_seeds(cell: Mapping[str, Any]) -> str:
-    return f"{len(cell['seeds'])}" + ("" if cell["state"] in ("done", "missing") else f" of {len(cell['wanted'])}")
+    """Which seeds a cell has, and of which if some are missing: means over other seeds are not to be compared.
+
+    >>> show_seeds({"seeds": [0, 1, 2], "state": "done"}), show_seeds({"seeds": [0], "wanted": [0, 1, 2], "state": "partly"})
+    ('0-2', '0 (of 0-2)')
+    """
+    return _ids(cell["seeds"]) + ("" if cell["state"] in ("done", "missing", "none") else f" (of {_ids(cell['wanted'])})")
+
+
+def _ids(seeds: Sequence[int]) -> str:
+    whole = len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1))
+    return f"{seeds[0]}-{seeds[-1]}" if whole else ", ".join(map(str, seeds)) or DASH
 
 
 def _public(r: Result, cell: Mapping[str, Any]) -> str:

@@ -1,10 +1,12 @@
-"""Four studies that go beyond the paper, as cells like those of its tables: what teaching in every round buys, a third pool, teachers that
-speak only where they are sure, and an alpha for each pool.
+"""Studies that go beyond the paper, as cells like those of its tables: what teaching in every round buys, a third pool, teachers that speak
+only where they are sure, an alpha for each pool, and rates that are the large model's own best.
 
 - `cost`: MergedCodist whose alpha changes with the round. A round with alpha = 1 is plain FedAvg and costs the server nothing.
 - `pools`: models of a quarter, a half and the full width in three nested pools, against the paper's two.
 - `gate`: under domain shift each teacher's weight is multiplied, example by example, by exp(-entropy / gate).
 - `own-alpha`: in the largest column, where the large model is the stronger one, it has an alpha of its own and listens less.
+- `rates`: rates are tuned for the mean of both models; here the large one has those of the trial that was best for itself, so that its
+  gain is not one over a FedAvg that was tuned for somebody else.
 
 Cells of Tables 1 and 2 that a study compares with are taken as they are, so their runs are shared. Settings that were tuned are laid over
 a cell first; schedules and gates come on top, made from the alpha that is found there. Deliberately absent: words about what came out
@@ -25,22 +27,22 @@ from fedcodist.reproduce.cells import Cell
 from fedcodist.schedule import After, Constant, Cosine, Every, Linear
 from fedcodist.types import Schedule
 
-STUDIES = ("cost", "pools", "gate", "own-alpha")
-RANKS = {"cost": 0, "own-alpha": 1, "gate": 2, "pools": 3}  # which studies are run first
-FEWER = {"small": {"cost": 2, "pools": 1, "own-alpha": 2}}  # of the budget's seeds, where two cores must do
+STUDIES = ("cost", "pools", "gate", "own-alpha", "rates")
+RANKS = {"rates": 0, "cost": 1, "own-alpha": 2, "gate": 3, "pools": 4}  # which studies are run first
 FAMILY = "images"  # of all studies but `gate`, which is of the domain-shifted families
 EVERY = (2, 5, 10)
-START = 0.95  # of a warm-up: bad teachers are hardly heard
+START = 1.0  # of a warm-up: bad teachers are not heard
 FIRST = 3  # FedAvg for the first one of so many parts of the rounds
 GATES = (0.5, 2.0)  # nats
 LISTENS_LESS = 0.9  # the stronger model's alpha
+LARGE_BEST = {"small": {"work": 0.0114, "server": 0.00311}}  # {budget: rates of the FedAvg trial with the best large model of images}
 HALF = "pools.small.clients={ share = 0.5 }"
 
 
 def all_cells(budget: Budget) -> list[Cell]:
     """The cells of all studies, each once; one of several studies has the most seeds and the first rank that they ask for."""
     found: dict[str, Cell] = {}
-    for cell in (*_cost(budget), *_pools(budget), *_gate(budget), *_own_alpha(budget)):
+    for cell in (*_cost(budget), *_pools(budget), *_gate(budget), *_own_alpha(budget), *_rates(budget)):
         known = found.get(cell.id, cell)
         seeds = max(known.seeds, cell.seeds, key=len)
         found[cell.id] = replace(cell, seeds=seeds, rank=min(known.rank, cell.rank), studies={**known.studies, **cell.studies})
@@ -71,13 +73,13 @@ def schedules(alpha: Any, rounds: int) -> dict[str, Any]:
     >>> made["every-5"], made["after"]
     (Every(k=5, value=0.5, otherwise=1.0), After(k=100, value=0.5, otherwise=1.0))
     >>> made["warm-up"], made["cool-down"]
-    (Linear(start=0.95, end=0.5, over=0), Cosine(start=0.5, end=1.0, over=0))
+    (Linear(start=1.0, end=0.5, over=0), Cosine(start=0.5, end=1.0, over=0))
     """
     if isinstance(alpha, Mapping):
         by_pool = {pool: schedules(value, rounds) for pool, value in alpha.items()}
         return {row: {pool: made[row] for pool, made in by_pool.items()} for row in schedules(1.0, rounds)}
     found: dict[str, Schedule] = {f"every-{k}": Every(k, alpha) for k in EVERY}
-    found["warm-up"] = Linear(max(START, alpha), alpha)
+    found["warm-up"] = Linear(START, alpha)
     found["after"] = After(rounds // FIRST, alpha)
     found["cool-down"] = Cosine(alpha, 1.0)
     return found
@@ -151,6 +153,21 @@ def _own_alpha(budget: Budget) -> Iterator[Cell]:
     yield from _joined(budget, "own-alpha", [_other(shared, "own-alpha", alpha=own_alpha(_of(shared).method.alpha))], shared.id)
 
 
+def _rates(budget: Budget) -> Iterator[Cell]:
+    """Where tuning has found such rates."""
+    rates, family = LARGE_BEST.get(budget.name, {}), budget.families[FAMILY]
+    column = family.central
+    tuned = [cells.fedavg(budget, FAMILY, family, column)] if rates else []
+    tuned += [cells.codistilled(budget, FAMILY, family, column, method, "in-domain") for method in ("periodic", "merged") if rates]
+    for cell in tuned:
+        yield from _joined(budget, "rates", [cell])
+        large = _of(cell).pools["large"]
+        large = replace(large, **{part: replace(getattr(large, part), lr=lr) for part, lr in rates.items()})
+        other = replace(_renamed(cell, "rates"), config=replace(_of(cell), pools={**_of(cell).pools, "large": large}))
+        twin = f"{FAMILY}/fedavg-rates/{column}" if cell.twin else ""
+        yield from _joined(budget, "rates", [replace(other, twin=twin)], cell.id)
+
+
 def _of(cell: Cell) -> Config:
     assert cell.config is not None  # only out-of-domain cells can be without data
     return cell.config
@@ -158,8 +175,7 @@ def _of(cell: Cell) -> Config:
 
 def _joined(budget: Budget, study: str, rows: Iterable[Cell], against: str = "") -> Iterator[Cell]:
     """Cells as rows of a study, with its seeds; `against` is the cell that they are compared with besides their FedAvg twin."""
-    seeds = budget.seeds[: FEWER.get(budget.name, {}).get(study)]
-    yield from (replace(cell, seeds=seeds, rank=RANKS[study], studies={study: against}) for cell in rows)
+    yield from (replace(cell, seeds=budget.seeds, rank=RANKS[study], studies={study: against}) for cell in rows)
 
 
 def _other(cell: Cell, way: str, **changes: Any) -> Cell:
