@@ -1,9 +1,9 @@
 """Where the time of our rounds goes, from the same clock that `run --profile` reads: `python -m benches.profile THREADS` prints JSON.
 
 Clients are read from memory-mapped files, as from a prepared data set. The thread that runs the rounds reads the next clients while the
-others train: what `share` says is how much of the cores' time between the first and the last client went into training. What the clock has
-no name for is `rest`, so that the parts of that thread add up to the round; medians of them only nearly do. Crops and flips are a part
-of the compiled step, so they are measured apart, as a share of a step.
+others train: `share` is how much of the cores' time in a round the process used, so that waiting of any kind is what is left of it.
+`rest` is what the clock has no name for: with it the parts of that thread add up to the round, and their medians nearly do. Crops and
+flips are a part of the compiled step, so they are measured apart, as a share of a step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 from benches import ours
 from benches import workload as w
 from fedcodist import keys
-from fedcodist.clock import THREADS, watch
+from fedcodist.clock import watch, whole
 from fedcodist.types import Data
 
 WARM, ROUNDS = 3, 15
@@ -47,34 +47,15 @@ def rounds_of(work: w.Workload, threads: int) -> dict[str, Any]:
         key, rows = keys.root(0), []
         state = method.init(fed, key)
         for t in range(1, WARM + ROUNDS + 1):
-            start = time.perf_counter()
+            start, used = time.perf_counter(), time.process_time()
             state, _ = method.round(fed, state, t, key)
             jax.block_until_ready(state)
-            rows.append(whole({"round": time.perf_counter() - start, **clock.take()}))
+            seconds = time.perf_counter() - start
+            rows.append({"round": seconds, **whole(clock.take(), seconds), "processor time": time.process_time() - used})
     rows = rows[WARM:]
     found = {name: 1e3 * statistics.median(row.get(name, 0.0) for row in rows) for name in dict.fromkeys(n for row in rows for n in row)}
-    share = statistics.median(busy(row, threads) for row in rows) if work.family == "w1" else None
+    share = statistics.median(row["processor time"] / (threads * row["round"]) for row in rows)
     return {"workload": work.name, "ms": found, "share": share}
-
-
-def whole(row: dict[str, float]) -> dict[str, float]:
-    """A round with what the clock has no name for.
-
-    >>> whole({"round": 9.0, "gather": 1.0, "clients": 5.0, "clients (threads)": 11.0})["rest"]
-    3.0
-    """
-    named = sum(seconds for name, seconds in row.items() if name != "round" and not name.endswith(THREADS))
-    return {**row, "rest": row["round"] - named}
-
-
-def busy(row: dict[str, float], threads: int) -> float:
-    """The share of the cores' time between the first and the last client that went into training.
-
-    >>> busy({"round": 9.0, "sample": 1.0, "server step": 2.0, "clients (threads)": 9.0}, 2)
-    0.75
-    """
-    outside = row.get("sample", 0.0) + row.get("server step", 0.0)
-    return row[f"clients{THREADS}"] / (threads * (row["round"] - outside))
 
 
 def seeing(size: str) -> dict[str, float]:

@@ -150,7 +150,7 @@ def overhead_table(found: Mapping[str, Any]) -> str:
 
 
 def profile_table(found: Mapping[str, Any]) -> str:
-    """Where the time of a round goes. Names that end with (threads) run beside the others."""
+    """Where the time of a round goes. Names that end with (threads) run beside the others, and processor time is of all threads."""
     names = list(dict.fromkeys(name for of in found["rounds"] for name in of["ms"]))
     lines = [
         "| ms, median of a round | " + " | ".join(of["workload"] for of in found["rounds"]) + " |",
@@ -159,8 +159,8 @@ def profile_table(found: Mapping[str, Any]) -> str:
     lines += [
         f"| {name} | " + " | ".join(f"{of['ms'][name]:.1f}" if name in of["ms"] else "" for of in found["rounds"]) + " |" for name in names
     ]
-    told = [f"{of['share']:.0%} in {of['workload']}" for of in found["rounds"] if of["share"] is not None]
-    lines += ["", f"Of the cores' time from the first client to the last, training took {' and '.join(told)}.", ""]
+    told = [f"{of['share']:.0%} in {of['workload']}" for of in found["rounds"]]
+    lines += ["", f"Of the cores' time in a round the process used {', '.join(told)}; the rest is waiting of any kind.", ""]
     for size, step in found["steps"].items():
         share = f"{step['see']:.0f} ({step['see'] / step['step']:.0%})"
         lines.append(f"A {size} client's step: {step['step']:.0f} us on one core, of which crop, flip and standardisation {share}.")

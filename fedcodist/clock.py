@@ -1,16 +1,17 @@
 """Where the time of a round goes, for `run --profile`. Nothing is measured, and nothing waits, unless somebody watches.
 
-`spent("clients")` around a piece of work adds its wall time under that name; the names of the thread that runs the rounds do not overlap,
-so that they and what is left add up to the round. Work of other threads goes under names that end with "threads": they run beside each
-other, and their sum may be more than the round. JAX gives results before they are computed, so a span that ends with one waits for it.
+`spent("clients")` around a piece of work adds its wall time under that name; of spans within each other the outermost counts, so that those
+of the thread that runs the rounds, and what is left, add up to the round. Work of other threads goes under names that end with "threads":
+they run beside each other, and a thread that is kept from its core is still counted, so their sum may be more than the cores' time. JAX
+gives results before they are computed, so a span that ends with one waits for it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from threading import Lock, get_ident
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from threading import Lock, get_ident, local
 from typing import Any
 
 THREADS = " (threads)"
@@ -20,11 +21,11 @@ class Clock:
     """Seconds by name since the last look."""
 
     def __init__(self) -> None:
-        self._lock, self._seconds, self._thread = Lock(), dict[str, float](), get_ident()
+        self._lock, self._seconds, self.thread = Lock(), dict[str, float](), get_ident()
 
     def add(self, name: str, seconds: float) -> None:
         """More of it; from any thread."""
-        name = name if get_ident() == self._thread else name + THREADS
+        name = name if get_ident() == self.thread else name + THREADS
         with self._lock:
             self._seconds[name] = self._seconds.get(name, 0.0) + seconds
 
@@ -36,6 +37,7 @@ class Clock:
 
 
 _watching: list[Clock] = []
+_open = local()  # whether this thread is in a span already
 
 
 @contextmanager
@@ -57,18 +59,34 @@ def watch() -> Iterator[Clock]:
 
 
 @contextmanager
-def spent(name: str) -> Iterator[None]:
+def spent(name: str, waiting: bool = False) -> Iterator[None]:
     """The time of the body, if anybody watches."""
-    if not _watching:
+    watching = [clock for clock in _watching if not waiting or clock.thread == get_ident()]
+    if not watching or getattr(_open, "span", False):
         yield
         return
-    start = time.perf_counter()
+    start, _open.span = time.perf_counter(), True
     try:
         yield
     finally:
-        seconds = time.perf_counter() - start
-        for clock in _watching:
+        seconds, _open.span = time.perf_counter() - start, False
+        for clock in watching:
             clock.add(name, seconds)
+
+
+def waited(name: str) -> AbstractContextManager[None]:
+    """The time of a body that waits for other threads: it counts in the thread that runs the rounds, and is no work elsewhere."""
+    return spent(name, waiting=True)
+
+
+def whole(spans: Mapping[str, float], seconds: float) -> dict[str, float]:
+    """The spans of a round of so many seconds, with what has no name as `rest`: without other threads' they add up to the round.
+
+    >>> whole({"gather": 1.0, "clients": 5.0, "clients (threads)": 11.0}, 9.0)["rest"]
+    3.0
+    """
+    named = sum(spent for name, spent in spans.items() if not name.endswith(THREADS))
+    return {**spans, "rest": round(max(0.0, seconds - named), 5)}
 
 
 def ready(value: Any) -> Any:

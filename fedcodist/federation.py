@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from fedcodist import distill, keys, topology, tree
-from fedcodist.clock import ready, spent
+from fedcodist.clock import ready, spent, waited
 from fedcodist.distill import Distiller
 from fedcodist.engines import Ask, Engine
 from fedcodist.engines.compiled import Compiled
@@ -130,11 +130,11 @@ class Federation:
         speak = partial(self._speak, how, theta, speakers, order, salt)
         ahead = self.engine.beside(partial(speak, 0))
         for piece in range(pieces):
-            with spent("distil: teachers"):
-                heard = ahead()
+            with waited("distil: teachers"):
+                heard = ahead.result()
             if piece + 1 < pieces:  # the teachers never learn, so they can be a piece ahead of the students
                 ahead = self.engine.beside(partial(speak, piece + 1))
-            with spent("distil: students"):
+            with waited("distil: students"):
                 lesson = partial(self._learn, how, t, salt, state, heard, taught)
                 for i, after, *values in self.engine.map(lesson, reversed(taught)):  # the largest has the longest way
                     state[i] = after
@@ -150,8 +150,12 @@ class Federation:
         begun = self.engine.beside(partial(verb, *args, **more))
 
         def result() -> Any:
-            with spent("distil"):
-                return begun()
+            try:
+                with waited("distil"):
+                    return begun.result()
+            except BaseException:  # an interrupt, maybe: then nobody will ask again
+                begun.cancel()
+                raise
 
         return result
 
@@ -191,11 +195,11 @@ class Federation:
         labels = public.y[rows] if how.labels > 0 and public.y is not None else None
 
         def say(teacher: str) -> Any:
-            return jax.block_until_ready(distill.speak(self.pools[teacher].model, theta[teacher], inputs))
+            with spent("distil: teachers"):
+                return jax.block_until_ready(distill.speak(self.pools[teacher].model, theta[teacher], inputs))
 
-        with spent("distil: teachers"):
-            said = self.engine.map(say, reversed(speakers))
-            return distill.Heard(first, inputs, labels, dict(zip(reversed(speakers), said, strict=True)))
+        said = self.engine.map(say, reversed(speakers))
+        return distill.Heard(first, inputs, labels, dict(zip(reversed(speakers), said, strict=True)))
 
     def _learn(
         self, how: Distiller, t: int, salt: Key, state: Any, heard: distill.Heard, taught: Mapping[str, Mapping[str, Any]], student: str
@@ -206,10 +210,9 @@ class Federation:
         said = tuple(heard.logits[j] for j in teachers)
         key = keys.derive(salt, "student", self.names.index(student))
         steps = heard.first + np.arange(len(heard.inputs), dtype=np.int32)
-        learned = distill.learn(
-            pool.model, self.task.objective, how, state[student], steps, heard.inputs, heard.labels, said, weights, temperatures, lr, key
-        )
-        return student, *jax.block_until_ready(learned)
+        given = (state[student], steps, heard.inputs, heard.labels, said, weights, temperatures, lr, key)
+        with spent("distil: students"):
+            return student, *jax.block_until_ready(distill.learn(pool.model, self.task.objective, how, *given))
 
 
 def _heard(student: str, teachers: Iterable[str], losses: np.ndarray, agreed: np.ndarray) -> Info:

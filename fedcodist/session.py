@@ -20,7 +20,7 @@ from typing import Any
 import jax
 
 from fedcodist import cost, keys, runs
-from fedcodist.clock import spent, watch
+from fedcodist.clock import spent, watch, whole
 from fedcodist.config import HARMLESS, Config, assemble, digest, identity, plain
 from fedcodist.engines.compiled import cores
 from fedcodist.errors import Failure, Interrupted
@@ -28,6 +28,8 @@ from fedcodist.evaluate import ensemble, evaluate
 from fedcodist.federation import Diverged
 from fedcodist.task import Task
 from fedcodist.train import Experiment, train
+
+AFTER = ("evaluate", "journal", "checkpoint")  # what comes after the seconds of a round
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,8 @@ class Signals:
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
             for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                self._before[signum] = signal.signal(signum, self._handle)
+                if signal.getsignal(signum) is not signal.SIG_IGN:  # as nohup leaves it: then the run is meant to go on
+                    self._before[signum] = signal.signal(signum, self._handle)
         return self
 
     def __exit__(self, *exc: Any) -> None:
@@ -144,8 +147,9 @@ def perform(
                         with spent("checkpoint"):
                             run.commit(done, state, final=done == config.rounds)
                         committed = done
-                    spans = {"spent": clock.take()} if clock else {}
-                    run.time({"round": step.t, "seconds": round(seconds, 4), **spans})
+                    spans = clock.take() if clock else {}
+                    told = {"spent": whole(spans, seconds + sum(spans.get(name, 0.0) for name in AFTER))} if clock else {}
+                    run.time({"round": step.t, "seconds": round(seconds, 4), **told})
                 codistilled = tuple(name for name, info in step.info.items() if info.get("codistilled"))
                 yield Event("round", path, config, seed, done, held_out, codistilled)
         except (Interrupted, GeneratorExit):  # the signal may come while whoever consumes this has the floor
@@ -156,8 +160,8 @@ def perform(
         except Diverged as error:
             last = f"the last good checkpoint is round {committed}" if committed else "there is no checkpoint yet"
             raise DivergedRun(f"{error} ({path}); {last}; a smaller learning rate is the usual cure") from None
+        result = _result(experiment, run, state, identity(config, content))
         with signals.shield():
-            result = _result(experiment, run, state, identity(config, content))
             run.finish(result)
         yield Event("finished", path, config, seed, config.rounds, result=result)
 

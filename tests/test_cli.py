@@ -773,6 +773,20 @@ def test_70_71_a_signal_saves_the_last_round_and_the_same_command_goes_on(call, 
     assert code == 0 and not lines and end_of(place / "runs") == long_run
 
 
+def test_a_signal_that_was_ignored_before_stays_ignored():
+    """As nohup leaves SIGHUP: the run is meant to outlive its terminal."""
+    from fedcodist.session import Signals
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Signals():
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN and signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_71_a_signal_while_the_screen_is_drawn_saves_the_last_round_too(place):
     """Then the signal is not raised inside the run but in whoever listens to it."""
     from fedcodist import screen, session

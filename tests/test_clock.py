@@ -1,6 +1,7 @@
 """Where the time of a round goes: nothing unless asked, everything that is named, and the same models either way."""
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -31,9 +32,32 @@ def test_a_profiled_run_says_where_its_rounds_went_and_learns_the_same(tmp_path)
     for row in rows:
         inside = sum(seconds for name, seconds in row["spent"].items() if not name.endswith(clock.THREADS))
         around = sum(row["spent"].get(name, 0) for name in ("evaluate", "journal", "checkpoint"))
-        assert inside - around <= row["seconds"] + 1e-3  # the spans of the round itself do not overlap
+        assert inside - around == pytest.approx(row["seconds"], abs=1e-3)  # the spans of the round itself do not overlap, and rest is rest
     one, other = (sorted((tmp_path / side / "toy/merged/seed-0").rglob("*.safetensors")) for side in ("with", "without"))
     assert one and [path.read_bytes() for path in one] == [path.read_bytes() for path in other]
+
+
+def test_the_parts_of_a_round_add_up_where_nothing_runs_beside(tmp_path):
+    for row in run(tmp_path, "--profile", "--set", "engine.kind='serial'", "--set", "engine={ kind = 'serial' }"):
+        assert not any(name.endswith(clock.THREADS) for name in row["spent"]) and {"clients", "distil: students"} <= set(row["spent"])
+        assert sum(row["spent"].values()) - row["spent"]["journal"] - row["spent"].get("checkpoint", 0) - row["spent"].get(
+            "evaluate", 0
+        ) == pytest.approx(row["seconds"], abs=1e-3)
+
+
+def test_of_spans_within_each_other_the_outermost_counts_and_waiting_only_in_the_first_thread():
+    def elsewhere() -> None:
+        with clock.waited("wait"), clock.spent("work"):
+            pass
+
+    with clock.watch() as watched:
+        with clock.spent("a"), clock.spent("b"), clock.waited("c"):
+            pass
+        thread = threading.Thread(target=elsewhere)
+        with clock.waited("for it"), clock.spent("d"):
+            thread.start()
+            thread.join()
+        assert set(watched.take()) == {"a", "for it", "work (threads)"}
 
 
 def test_the_report_shows_it(tmp_path):

@@ -3,10 +3,13 @@
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import CancelledError
+from types import SimpleNamespace
 
 import pytest
 
+from fedcodist.engines import compiled
 from fedcodist.engines.compiled import Compiled
 from fedcodist.engines.crew import Crew
 from fedcodist.engines.serial import Serial
@@ -54,13 +57,13 @@ def test_a_failure_is_raised_and_what_has_not_begun_is_given_up():
 
 @pytest.mark.parametrize("engine", [Serial(), Compiled(workers=1), Compiled(workers=2)])
 def test_beside_gives_the_result_or_the_failure(engine):
-    assert engine.beside(lambda: list(engine.map(abs, [-1, -2])))() == [1, 2]  # and may use the crew without waiting for itself
+    assert engine.beside(lambda: list(engine.map(abs, [-1, -2]))).result() == [1, 2]  # and may use the crew without waiting for itself
 
     def fail() -> None:
         raise ValueError("beside")
 
     with pytest.raises(ValueError, match="beside"):
-        engine.beside(fail)()
+        engine.beside(fail).result()
 
 
 def test_the_process_ends_while_the_crew_works():
@@ -93,6 +96,45 @@ def test_no_thread_is_left_when_the_process_ends():
     """One that came back from compiled code after the interpreter has gone would take the process down with SIGABRT."""
     ended = subprocess.run([sys.executable, "-c", ENDLESS], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout, ended.stderr) == (5, "1\n", "")
+
+
+def test_nobody_is_begun_after_the_end():
+    """One that conducts gets what is being done for it, and may want to begin another."""
+    crew, gate, later = Crew(1), threading.Event(), []
+
+    def nested() -> None:
+        crew.submit(0, gate.wait).result()
+        later.append(crew.beside(time.sleep))
+
+    conducted = crew.beside(nested)
+    while not crew._threads[0].is_alive() or crew._tasks:
+        time.sleep(0.001)
+    threading.Timer(0.1, gate.set).start()
+    crew._close()
+    assert conducted.done() and later[0].cancelled() and not crew._conductors
+
+
+def test_a_failure_in_a_round_ends_what_is_done_beside(monkeypatch):
+    engine, crew = Compiled(workers=1), compiled._crew(1)
+    begun, gate = threading.Event(), threading.Event()
+
+    def speak() -> None:
+        begun.set()
+        assert gate.wait(10)
+        list(engine.map(abs, [-1]))
+        raise AssertionError("somebody still works for it")
+
+    beside = engine.beside(speak)
+    assert begun.wait(10)
+    monkeypatch.setattr(compiled, "_pack", lambda *_: 1 / 0)
+    pool = SimpleNamespace(clients={"a": ([0], [0])})
+    with pytest.raises(ZeroDivisionError):
+        engine.gather(None, [SimpleNamespace(pool=pool, cohort=["a"], sent=None, key=None)])
+    assert beside.cancelled()
+    (thread,) = crew._conductors
+    gate.set()
+    thread.join(10)
+    assert not crew._conductors
 
 
 def test_who_conducts_is_awaited_at_the_end_and_what_nobody_began_is_given_up():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fedcodist.types import Folded, Key, Tree
@@ -35,6 +36,6 @@ class Engine(Protocol):
         """function(item) for each item, side by side where there are cores, results in the order of the items."""
         ...
 
-    def beside(self, function: Callable[[], Any]) -> Callable[[], Any]:
-        """Begin function() beside whatever comes next, where there are threads; what is returned gives its result, or its failure."""
+    def beside(self, function: Callable[[], Any]) -> Future:
+        """Begin function() beside whatever comes next, where there are threads. A failure of `gather` cancels it."""
         ...

@@ -72,17 +72,19 @@ class Compiled:
                     land()
             while flying:
                 land()
-        finally:  # an error or an interrupt: nothing of this round goes on behind the next one
+        except BaseException:  # an error or an interrupt: nothing of this round goes on behind the next one
             for _, part in flying:
                 part.cancel()
+            _crew(workers).give_up()
+            raise
         with spent("fold"):
             return ready([_done(ask.pool.fold, totals[a]) for a, ask in enumerate(asks)])
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
         return _crew(self.workers or cores()).map(function, items, SERVER)
 
-    def beside(self, function: Callable[[], Any]) -> Callable[[], Any]:
-        return _crew(self.workers or cores()).beside(function).result
+    def beside(self, function: Callable[[], Any]) -> Future:
+        return _crew(self.workers or cores()).beside(function)
 
 
 def _work(task: Task, ask: Ask, form: str, data: Data, client_keys: np.ndarray) -> Tree:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import atexit
 import heapq
+import signal
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from itertools import count
-from threading import Condition, Thread
+from threading import Condition, Thread, current_thread, main_thread
 from typing import Any, NamedTuple
 
 
@@ -34,7 +36,7 @@ class Crew:
         self._tasks: list[_Task] = []
         self._changed, self._numbers, self._closed = Condition(), count(), False
         self._threads = [Thread(target=self._work, name=f"fedcodist-{n}", daemon=True) for n in range(workers)]
-        self._conductors: set[Thread] = set()
+        self._conductors: dict[Thread, Future] = {}
         for thread in self._threads:
             thread.start()
         atexit.register(self._close)  # a thread that computes while the interpreter ends would take it down
@@ -43,7 +45,7 @@ class Crew:
         """Have function(*args) done by one of the threads."""
         future: Future = Future()
         with self._changed:
-            if self._closed:
+            if self._given_up():
                 future.cancel()
                 return future
             heapq.heappush(self._tasks, _Task(urgency, next(self._numbers), future, function, args))
@@ -55,21 +57,41 @@ class Crew:
         return _results([self.submit(urgency, function, item) for item in items])
 
     def beside(self, function: Callable[[], Any]) -> Future:
-        """Have function() done by a thread of its own, which may wait for the others: a member that did could be the last one."""
+        """Have function() done by a thread of its own, a conductor, which may wait for the others: a member that did could be the last
+        one. After `cancel` nobody works for it any more, so that it ends with what it is doing itself."""
         future: Future = Future()
 
         def conduct() -> None:
             try:
-                future.set_result(function())
+                found = function()
+                with suppress(InvalidStateError):  # it was cancelled: nobody asks any more
+                    future.set_result(found)
             except BaseException as error:  # whoever asked is told
-                future.set_exception(error)
+                with suppress(InvalidStateError):
+                    future.set_exception(error)
             finally:
-                self._conductors.discard(thread)
+                with self._changed:
+                    del self._conductors[thread]
 
         thread = Thread(target=conduct, name="fedcodist-beside", daemon=True)
-        self._conductors.add(thread)
-        thread.start()
+        with self._changed:
+            if self._given_up():
+                future.cancel()
+                return future
+            self._conductors[thread] = future
+            thread.start()
         return future
+
+    def give_up(self) -> None:
+        """Cancel all that is done beside."""
+        with self._changed:
+            for future in self._conductors.values():
+                future.cancel()
+
+    def _given_up(self) -> bool:
+        """Whether the thread that asks will get nothing more."""
+        mine = self._conductors.get(current_thread())
+        return self._closed or (mine is not None and mine.cancelled())
 
     def _work(self) -> None:
         while True:
@@ -92,7 +114,10 @@ class Crew:
             for task in self._tasks:
                 task.future.cancel()  # or a conductor would wait for it for ever
             self._changed.notify_all()
-        for thread in [*self._threads, *self._conductors]:
+            left = [*self._threads, *self._conductors]  # no more will come
+        if current_thread() is main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # who cannot wait ends the process, and not only the waiting
+        for thread in left:
             thread.join()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -32,8 +33,13 @@ class Serial:
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
         return map(function, items)
 
-    def beside(self, function: Callable[[], Any]) -> Callable[[], Any]:
-        return function
+    def beside(self, function: Callable[[], Any]) -> Future:
+        later: Future = Future()
+        try:
+            later.set_result(function())
+        except Exception as error:
+            later.set_exception(error)
+        return later
 
 
 def _gather(task: Task, pool: Pool, sent: Tree, cohort: Sequence[str], key: Key) -> Folded:
