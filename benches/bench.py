@@ -37,7 +37,7 @@ from benches.workload import WORKLOADS, Workload
 HERE = Path(__file__).resolve().parent
 OWN = ROOT / "runs" / "benches"  # of whoever measures; nothing there is under version control
 PAUSE_SECONDS = 0.05  # before a round, so that one side's threads have stopped spinning before the other is timed
-FEWEST_TURNS = 3
+FEWEST_TURNS, FEWEST_LONG_TURNS = 10, 3  # of a workload, and of one of 100 clients and more
 SHORT = ("w1-small-20", "w1-large-20", "w2-small", "w2-large", "w3", "eval-small", "eval-large")
 AMONG_PEERS = ("w1-small-20", "w1-large-20")
 COHORTS = ("w1-small-100", "w1-large-100", "w1-small-500", "w1-large-500")
@@ -68,11 +68,12 @@ class Side(Protocol):
 
 @dataclass(frozen=True)
 class How:
-    """How much is measured: warm rounds, at most so many turns, and no new turn after so many seconds (but three)."""
+    """How much is measured: warm rounds, at most so many turns, and no new turn after so many seconds, but the fewest."""
 
     warm: int = 3
     turns: int = 15
     seconds: float = 30.0
+    fewest: int = FEWEST_TURNS
 
 
 def rotated(names: Sequence[str], turn: int) -> list[str]:
@@ -140,7 +141,7 @@ def _measure(
     sample = (lambda: samples.append(limits())) if limits is not None else (lambda: None)
     begun, turns = time.perf_counter(), 0
     sample()
-    while alive and turns < how.turns and (turns < FEWEST_TURNS or time.perf_counter() - begun < how.seconds):
+    while alive and turns < how.turns and (turns < how.fewest or time.perf_counter() - begun < how.seconds):
         for side in rotated(list(start), turns):
             if side in alive:
                 tell(f"turn {turns + 1}, {side}")
@@ -189,17 +190,19 @@ def peer_start(peer: Peer, work: Workload, threads: int, python: Path | None = N
 
 
 def scaling(size: str, threads: int) -> dict[str, Any]:
-    """Our peak memory and time of a client for rounds of more and more clients, a fresh process each; data costs neither."""
+    """Our peak memory and time of a client for rounds of more and more clients, a fresh process each; data costs neither. One process
+    before them fills the compilation cache: compiling takes memory too."""
+    works = [w for w in WORKLOADS.values() if w.family == "w1" and w.size == size]
+    our_start(works[0], threads, "lazy")().close()
     cohorts = {}
-    for work in (w for w in WORKLOADS.values() if w.family == "w1" and w.size == size):
+    for work in works:
         worker = our_start(work, threads, "lazy")()
         worker.rounds += [worker.round() for _ in range(max(3, 1_000 // work.cohort))]  # about as many clients each
         seconds = report.spread([r["seconds"] for r in worker.rounds[1:]])["median"]
+        others = report.spread([r["others"] for r in worker.rounds[1:]])["median"]
         worker.close()
-        cohorts[work.cohort] = {"seconds": seconds, "ms_a_client": 1e3 * seconds / work.cohort, "rss_mb": worker.rss_mb}
-    first, *_, last = cohorts.values()
-    growth, slower = last["rss_mb"] - first["rss_mb"], last["ms_a_client"] / first["ms_a_client"] - 1
-    return {"workload": f"w1-{size}", "cohorts": cohorts, "growth_mb": growth, "slower": slower}
+        cohorts[work.cohort] = {"seconds": seconds, "ms_a_client": 1e3 * seconds / work.cohort, "rss_mb": worker.rss_mb, "others": others}
+    return {"workload": f"w1-{size}", "cohorts": cohorts}
 
 
 def apart(module: str, *args: str) -> dict[str, Any]:
@@ -249,7 +252,21 @@ def job(args: argparse.Namespace, where: str) -> Job:
         sides = "\n".join(f"- {peer.name}: {peer.says}" for peer in peers)
         missing = [name for name in names if name not in {found["workload"] for found in results}]
         opening = [where, note, *([f"\nNot measured yet: {', '.join(missing)}."] if missing else []), ""]
-        return "\n".join([*opening, report.table(results, absent), "Sides:", "", sides, "", "Versions:", "", report.versions(results), ""])
+        return "\n".join(
+            [
+                *opening,
+                report.goals(name, results),
+                report.table(results, absent),
+                "Sides:",
+                "",
+                sides,
+                "",
+                "Versions:",
+                "",
+                report.versions(results),
+                "",
+            ]
+        )
 
     return Job(
         name,
@@ -268,7 +285,8 @@ def compared(args: argparse.Namespace, works: Sequence[Workload], peers: Sequenc
             if work.family in peer.families:
                 starts[peer.name] = peer_start(peer, work, args.threads, args.torch if peer.name == "torch" else None)
         tell = progress(f"bench: {n} of {len(works)}, {work.name}")
-        how = How(args.warm, args.turns, args.seconds * (1 if work.cohort < 100 else 3))
+        long = work.cohort >= 100
+        how = How(args.warm, args.turns, args.seconds * (3 if long else 1), FEWEST_LONG_TURNS if long else FEWEST_TURNS)
         found = measure(work, starts, how, lambda: machine.limits(fma, args.threads), tell)
         tell(report.in_short(found), last=True)
         yield found
@@ -311,7 +329,7 @@ def arguments() -> argparse.Namespace:
         "--seconds",
         type=float,
         default=how.seconds,
-        help=f"of a workload, after which no turn begins, but {FEWEST_TURNS} ({how.seconds:.0f}; thrice for 100+ clients)",
+        help=f"of a workload, after which no turn begins but {FEWEST_TURNS} ({how.seconds:.0f}; 100+ clients: thrice, {FEWEST_LONG_TURNS})",
     )
     parser.add_argument("--warm", type=int, default=how.warm, help=f"rounds before ({how.warm})")
     parser.add_argument("--threads", type=int, default=2, help="cores of every side (2)")
@@ -341,7 +359,7 @@ def main() -> int:
     if (share := taken()) > report.QUIET:
         print(f"bench: warning: others take {share:.0%} of the cores now; what is measured beside them is worth nothing", file=sys.stderr)
     print_of = machine.fingerprint(args.threads)
-    where = f"{started[:10]}, {print_of['cpu']}, {args.threads} of {os.cpu_count()} cores, load before {load[0]:.2f}."
+    where = f"{started[:10]}, {print_of['cpu']}, {args.threads} of {os.cpu_count()} cores, of which others took {share:.0%} before."
     out, history = (HERE / "results", HERE / "history.jsonl") if args.publish else (args.out, args.out / "history.jsonl")
     out.mkdir(parents=True, exist_ok=True)
     todo, results = job(args, where), []

@@ -112,7 +112,7 @@ def test_without_a_compiler_shares_are_of_sgemm():
 
 
 def test_no_turn_begins_after_the_time_is_up_but_three():
-    found, *_ = run(how=bench.How(warm=2, turns=50, seconds=0.0), **{OURS: [1.0] * 60})
+    found, *_ = run(how=bench.How(warm=2, turns=50, seconds=0.0, fewest=3), **{OURS: [1.0] * 60})
     assert found["turns"] == 3
 
 
@@ -362,9 +362,14 @@ def test_our_side_has_the_models_that_are_counted(name):
 
 
 def test_scaling_and_overhead_say_whether_the_goals_are_met():
-    cohorts = {20: {"seconds": 0.2, "ms_a_client": 10.0, "rss_mb": 500.0}, 500: {"seconds": 6.0, "ms_a_client": 12.0, "rss_mb": 600.0}}
-    words = report.scaling_table({"workload": "w1-small", "cohorts": cohorts, "growth_mb": 100.0, "slower": 0.2})
-    assert "+100 MB (met" in words and "+20% (MISSED" in words
+    cohorts = {
+        n: {"seconds": 0.2, "ms_a_client": ms, "rss_mb": mb} for n, ms, mb in ((20, 11.0, 700.0), (100, 10.0, 500.0), (500, 11.0, 500.0))
+    }
+    words = report.scaling_table({"workload": "w1-small", "cohorts": cohorts})
+    assert "200 MB (MISSED" in words and "10% (met" in words and "NOT QUIET" not in words  # in between as at the ends
+    cohorts[100] |= {"ms_a_client": 9.0, "rss_mb": 501.0, "others": 0.2}
+    words = report.scaling_table({"workload": "w1-small", "cohorts": cohorts})
+    assert "200 MB (MISSED" in words and "22% (MISSED" in words and "NOT QUIET" in words
     found = {"round_ms": 100.0, "clients_ms": 96.0, "overhead_ms": 4.0, "journal_ms": 0.1, "checkpoint_ms": 9.0}
     assert "4.0 (4.0%, met)" in report.overhead_table(found)
     assert "MISSED" in report.overhead_table({**found, "overhead_ms": 6.0})
@@ -377,6 +382,8 @@ def call(tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "OWN", tmp_path)
     monkeypatch.setattr(bench, "HERE", tmp_path / "published")
     monkeypatch.setattr(bench, "taken", lambda: 0.0)
+    monkeypatch.setenv("FEDCODIST_NATIVE", "1")  # so that what --portable sets is taken back
+    monkeypatch.setattr(machine, "build_fma", lambda where: (None, "no compiler"))
     (tmp_path / "published").mkdir()
 
     def call(pieces, *argv):
@@ -438,6 +445,20 @@ def test_a_share_above_the_limit_means_that_the_limit_was_disturbed():
     assert "the matrix product is above it" in report.table([found], {})
     found, *_ = run(limits=lambda: {"fma_all": 20.0, "sgemm_all": 19.0}, **{OURS: [1.0] * 7})
     assert report.doubts(found) == [] and "; 5 turns\n" in report.table([found], {})
+
+
+def test_goals_are_told_with_what_was_reached():
+    limits = {"fma_all": 30.1, "sgemm_all": 20.0}
+    found, *_ = run(limits=lambda: limits, **{OURS: [1.0] * 7, "pfl": [4.0] * 7, "flower": [4.0] * 7, "fedjax": Failed("no wheel")})
+    assert report.goals("peers", [found]).splitlines()[2:] == [
+        "| w1-small-20 | pfl, times ours | 3.5 | 4.00 | met |",
+        "| w1-small-20 | fedjax, times ours | 4.5 |  | MISSED |",
+        "| w1-small-20 | flower, times ours | 5 | 4.00 | MISSED |",
+        "| w1-small-20 | fedcodist, of the limit | 50% | 50% | met |",
+    ]
+    assert report.goals("bench", [found]) == ""
+    assert all(side in PEERS or side == OURS for of in report.GOALS.values() for sides in of.values() for side in sides)
+    assert all(name in WORKLOADS for of in report.GOALS.values() for name in of)
 
 
 def test_progress_is_one_line_on_a_terminal_and_two_elsewhere(monkeypatch, capsys):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,12 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcodist import cost, keys, native
+from fedcodist import config, cost, keys, native
 from fedcodist.errors import ConfigError
 from fedcodist.models import CNN
 from fedcodist.models.layers import conv3x3, conv_pool, im2col3x3, max_pool
 from fedcodist.native import build
 from fedcodist.objective import Images
+from fedcodist.train import train
 
 ROOT = Path(__file__).parent.parent
 FOUND = native._load()
@@ -371,7 +373,7 @@ int main() {
   for (int32_t path = kSse2; path <= most; path++)
     for (long pad : {0, 1})
       for (long batch : {1, 3})
-        for (auto [height, width] : {std::pair<long, long>{1, 1}, {2, 5}, {4, 3}, {9, 8}})
+        for (auto [height, width] : {std::pair<long, long>{1, 1}, {2, 5}, {4, 3}, {9, 8}, {4, 13}})
           for (long channels : {3, 17, 32})
             for (long filters : {1, 16, 32, 33}) {
               const long h = height + 2 - 2 * pad, w = width + 2 - 2 * pad;
@@ -392,6 +394,18 @@ int main() {
                 gradient(x.data(), map, k.data(), b.data(), batch, h, w, channels, filters, pad, mask);
               }
             }
+  for (int32_t path = kSse2; path <= most; path++)
+    for (long channels : {1, 3})
+      for (auto [height, width] : {std::pair<long, long>{5, 7}, {25, 24}})
+        for (long size : {1L, 4L, std::min(height, width)}) {
+          std::vector<uint8_t> image(height * width * channels);
+          std::vector<float> seen(size * size * channels);
+          for (bool flip : {false, true})
+            for (long last : {0, 1}) {
+              const auto see = pick(path, sse2::see, avx2::see, avx512::see);
+              see(image.data(), width, channels, last * (height - size), last * (width - size), flip, size, 0.1f, seen.data());
+            }
+        }
 }
 """
 
@@ -459,3 +473,22 @@ def test_what_see_cannot_take_goes_the_portable_way():
         and not native.fits_see(x[0], 4)
     )
     assert np.isfinite(Images(size=8, scale="cifar").see(x)).all()  # fixed means and deviations: no kernel for these
+
+
+@needed
+def test_the_same_seed_gives_the_same_curve_with_and_without_the_kernels(monkeypatch):
+    """To float tolerance: rounding grows with the rounds, so these are few. One pool, because compiling is all that this costs."""
+    made = config.read("quick/demo", ["rounds=3", "pools.small.cohort=3", 'method={ kind = "fedavg" }'])
+    whole = config.assemble(made, made.task.load(), 0)
+    alone = replace(whole.federation, pools={"small": whole.federation.pools["small"]})
+
+    def curve() -> list[float]:
+        jax.clear_caches()
+        return [step.info["small"]["train_loss"] for step in train(replace(whole, federation=alone))]
+
+    monkeypatch.setenv(native.SWITCH, "0")
+    portable = curve()
+    monkeypatch.delenv(native.SWITCH)
+    kernels = curve()
+    np.testing.assert_allclose(kernels, portable, rtol=1e-4)
+    assert kernels != portable and portable[-1] < portable[0]  # both were computed, and something was learned

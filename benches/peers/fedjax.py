@@ -36,10 +36,9 @@ def see(x: jnp.ndarray, rng: jnp.ndarray) -> jnp.ndarray:
     """Each image cropped and flipped by its own draw, then standardised."""
     where, coin = jax.random.split(rng)
     corner = jax.random.randint(where, (len(x), 2), 0, w.IMAGE - w.CROP + 1)
-    across = jnp.arange(w.CROP)
-    across = jnp.where(jax.random.bernoulli(coin, 0.5, (len(x), 1)), across[::-1], across)
-    rows, columns = corner[:, :1] + jnp.arange(w.CROP), corner[:, 1:] + across
-    x = x[jnp.arange(len(x))[:, None, None], rows[:, :, None], columns[:, None, :]].astype(jnp.float32)
+    # Whole rows at a time: a gather of single pixels takes twice as long.
+    crop = jax.vmap(lambda image, at: jax.lax.dynamic_slice(image, (at[0], at[1], 0), (w.CROP, w.CROP, 3)))(x, corner)
+    x = jnp.where(jax.random.bernoulli(coin, 0.5, (len(x), 1, 1, 1)), crop[:, :, ::-1], crop).astype(jnp.float32)
     x = x - x.mean((1, 2, 3), keepdims=True)
     return x / jnp.maximum(jnp.sqrt((x**2).mean((1, 2, 3), keepdims=True)), (3 * w.CROP**2) ** -0.5)
 
