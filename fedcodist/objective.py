@@ -63,7 +63,7 @@ class Images:
         x = jnp.pad(x, ((0, 0), (self.pad, self.pad), (self.pad, self.pad), (0, 0)))
         draws, last = (1, 0) if self.per_batch else (images, 1)
         room = jnp.maximum(jnp.array([x.shape[1] - self.size + last, x.shape[2] - self.size + last], jnp.uint32), 1)
-        bits = jax.random.bits(jax.random.fold_in(key, 0), (draws, 3))  # one draw for all: on a CPU each is a tenth of a small step
+        bits = native.bits(jax.random.fold_in(key, 0), (draws, 3))  # one draw for all: on a CPU each is a tenth of a small step
         corner, coin = (bits[:, :2] % room).astype(jnp.int32), (bits[:, 2] >> 31 > 0) & self.flip
         return x, jnp.broadcast_to(corner, (images, 2)), jnp.broadcast_to(coin, images)
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from fedcodist import tree
+from fedcodist import native, tree
 from fedcodist.settings import checked, setting
 from fedcodist.types import Array, Data, Model, Objective, Params, Reply
 
@@ -105,6 +105,6 @@ def _order(key: Any, padded: int, n: Array, batch: int, shuffle: bool) -> Array:
     rows = jnp.arange(padded)
     if shuffle:
         # Counter-based bits: the draw of row i does not depend on the padding, so padded and unpadded clients shuffle alike.
-        bits = jax.random.bits(key, (padded,))
+        bits = native.bits(key, (padded,))
         rows = jnp.argsort(jnp.where(rows < n, bits, jnp.uint32(2**32 - 1)), stable=True)
     return jnp.pad(rows, (0, -padded % batch))

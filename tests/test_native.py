@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from fedcodist import config, cost, keys, native
 from fedcodist.errors import ConfigError
 from fedcodist.models import CNN
-from fedcodist.models.layers import conv3x3, conv_pool, im2col3x3, max_pool
+from fedcodist.models.layers import conv3x3, conv_pool, dense, im2col3x3, max_pool
 from fedcodist.native import build
 from fedcodist.objective import Images
 from fedcodist.train import train
@@ -395,6 +395,14 @@ int main() {
               }
             }
   for (int32_t path = kSse2; path <= most; path++)
+    for (long rows : {1, 7, 20, 45})
+      for (long inputs : {1, 6, 16, 35})
+        for (long outputs : {1, 5, 64, 100}) {
+          std::vector<float> x(rows * inputs), w(inputs * outputs), grad(rows * outputs), dx(x.size()), dw(w.size());
+          const auto kernel = pick(path, sse2::dense_gradients, avx2::dense_gradients, avx512::dense_gradients);
+          kernel(x.data(), w.data(), grad.data(), dx.data(), dw.data(), rows, inputs, outputs);
+        }
+  for (int32_t path = kSse2; path <= most; path++)
     for (long channels : {1, 3})
       for (auto [height, width] : {std::pair<long, long>{5, 7}, {25, 24}})
         for (long size : {1L, 4L, std::min(height, width)}) {
@@ -473,6 +481,55 @@ def test_what_see_cannot_take_goes_the_portable_way():
         and not native.fits_see(x[0], 4)
     )
     assert np.isfinite(Images(size=8, scale="cifar").see(x)).all()  # fixed means and deviations: no kernel for these
+
+
+@needed
+@pytest.mark.parametrize("kind", FOUND.paths)
+def test_a_dense_layer_has_its_gradients(monkeypatch, kind):
+    """The paper's, the smallest, and one more or less than a vector or a tile."""
+    monkeypatch.setenv(native.SWITCH, kind)
+    draw = np.random.default_rng(0)
+    for rows, inputs, outputs in (
+        (20, 1152, 64),
+        (20, 128, 100),
+        (1, 1, 1),
+        (3, 17, 5),
+        (20, 16, 16),
+        (64, 33, 70),
+        (21, 15, 65),
+        (5, 64, 17),
+    ):
+        x, w, b, grad = (draw.standard_normal(s).astype(np.float32) for s in ((rows, inputs), (inputs, outputs), outputs, (rows, outputs)))
+        assert native.fits_dense(x, w, b)
+        out, back = jax.vjp(lambda x, w, b: dense({"w": w, "b": b}, x), x, w, b)
+        wanted = (x @ w + b, grad @ w.T, x.T @ grad, grad.sum(0))
+        for name, got, want in zip(("out", "dx", "dw", "db"), (out, *back(grad)), wanted, strict=True):
+            assert np.abs(got - want).max() <= 1e-5 * max(1.0, np.abs(want).max()), (name, rows, inputs, outputs)
+
+
+@needed
+def test_what_a_dense_layer_cannot_take_goes_the_portable_way():
+    x, w, b = np.zeros((native.MOST_ROWS, 3), np.float32), np.zeros((3, 2), np.float32), np.zeros(2, np.float32)
+    assert native.fits_dense(x, w, b)
+    assert not native.fits_dense(np.zeros((native.MOST_ROWS + 1, 3), np.float32), w, b) and not native.fits_dense(x[:0], w, b)
+    assert not native.fits_dense(x.astype(np.float16), w, b) and not native.fits_dense(x[0], w, b)
+    assert dense({"w": w, "b": b}, np.zeros((2, 70, 3), np.float32)).shape == (2, 70, 2)
+    with pytest.raises(Exception, match="fedcodist native: these shapes"):
+        native._call(
+            "dense", (native._floats(64, 3), native._floats(3, 2)), x, w, np.zeros((63, 2), np.float32), path=1
+        ).block_until_ready()
+
+
+@needed
+@pytest.mark.parametrize("shape", [(20, 3), (1, 3), (100,), (7,), (3, 5, 2), (native.FEW_BITS,), (native.FEW_BITS + 1,)])
+def test_random_bits_are_jaxs_own(monkeypatch, shape):
+    for key in (jax.random.PRNGKey(5), keys.derive(keys.root(2**62), "client", 3, "anna"), np.array([2**32 - 1, 2**32 - 1], np.uint32)):
+        np.testing.assert_array_equal(native.bits(key, shape), jax.random.bits(key, shape))
+    monkeypatch.setattr(native, "_call", lambda *_, **__: pytest.fail("the kernel draws other bits"))
+    typed = jax.random.key(5)
+    np.testing.assert_array_equal(native.bits(typed, shape), jax.random.bits(typed, shape))
+    with jax.threefry_partitionable(False):
+        np.testing.assert_array_equal(native.bits(jax.random.PRNGKey(5), shape), jax.random.bits(jax.random.PRNGKey(5), shape))
 
 
 @needed

@@ -24,7 +24,9 @@ def dense_init(key: Any, fan_in: int, fan_out: int) -> dict[str, Array]:
 
 def dense(params: Any, x: Array) -> Array:
     """x w + b over the last axis. As one plain matrix product: the gradient of one with more axes would be transposed in memory."""
-    return (x.reshape(-1, x.shape[-1]) @ params["w"] + params["b"]).reshape(*x.shape[:-1], -1)
+    rows, w, b = x.reshape(-1, x.shape[-1]), params["w"], params["b"]
+    product = native.dense(rows, w, b) if native.fits_dense(rows, w, b) else rows @ w + b
+    return product.reshape(*x.shape[:-1], -1)
 
 
 def conv_init(key: Any, channels: int, filters: int) -> dict[str, Array]:

@@ -1,5 +1,5 @@
-"""The 3x3 convolution, alone or with ReLU and a max-pool after it, and how images are seen: kernels for x86-64 processors behind XLA's
-foreign function interface.
+"""The 3x3 convolution, alone or with ReLU and a max-pool after it, how images are seen, a dense layer's gradients for a small batch,
+and a few random bits: kernels for x86-64 processors behind XLA's foreign function interface.
 
 Forward and gradients, several times as fast as what XLA makes of the portable forms on a CPU. Which instructions to use (AVX-512, AVX2 or
 SSE2) is decided when a program is traced, by the processor that it runs on. float32, stride 1, any sizes; for anything else, on other
@@ -11,6 +11,7 @@ engine has them), and forward-mode or second derivatives (JAX says so when they 
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +31,9 @@ from fedcodist.types import Array
 SWITCH = "FEDCODIST_NATIVE"
 PATHS = ("sse2", "avx2", "avx512")  # in the order of the numbers that the library gives them, from 1
 PADS = {"VALID": 0, "SAME": 1}
-TARGETS = ("conv3x3", "conv3x3_dx", "conv3x3_dw", "pool", "pool_dx", "pool_dw", "see")
+TARGETS = ("conv3x3", "conv3x3_dx", "conv3x3_dw", "pool", "pool_dx", "pool_dw", "see", "dense", "bits")
+MOST_ROWS = 64  # of a dense layer's batch: of more rows XLA's own product turns the weights for less than it gains
+FEW_BITS = 4096  # words: more of them XLA draws faster
 
 
 _off: ContextVar[bool] = ContextVar("portable", default=False)
@@ -97,6 +100,44 @@ def see(x: Array, corner: Array, flip: Array, size: int, floor: float) -> Array:
 def fits_see(x: Array, size: int) -> bool:
     """Whether `see` can take it, [batch, height, width, channels]."""
     return bool(path()) and x.dtype == jnp.uint8 and x.ndim == 4 and min(x.shape) > 0 and min(x.shape[1:3]) >= size > 0
+
+
+def fits_dense(x: Array, w: Array, b: Array) -> bool:
+    """Whether `dense` can take it: x is [rows, inputs], w [inputs, outputs]."""
+    shaped = x.ndim == 2 and 0 < len(x) <= MOST_ROWS and min(w.shape) > 0
+    return bool(path()) and shaped and all(a.dtype == jnp.float32 for a in (x, w, b))
+
+
+def dense(x: Array, w: Array, b: Array) -> Array:
+    """x w + b of arrays that fits_dense. The product is XLA's, and both gradients are one kernel: XLA would turn all the weights first."""
+    return _dense(x, w, b, 1 + PATHS.index(path()))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _dense(x: Array, w: Array, b: Array, path: int) -> Array:
+    return x @ w + b
+
+
+def _dense_forward(x: Array, w: Array, b: Array, path: int) -> tuple[Array, tuple[Array, Array]]:
+    return x @ w + b, (x, w)
+
+
+def _dense_backward(path: int, kept: tuple[Array, Array], grad: Array) -> tuple[Array, Array, Array]:
+    x, w = kept
+    dx, dw = _call("dense", (_floats(*x.shape), _floats(*w.shape)), x, w, grad, path=path)
+    return dx, dw, grad.sum(0)
+
+
+_dense.defvjp(_dense_forward, _dense_backward)
+
+
+def bits(key: Array, shape: tuple[int, ...]) -> Array:
+    """jax.random.bits: the same words, and few of them without the loop that XLA makes of it."""
+    raw = jnp.shape(key) == (2,) and getattr(key, "dtype", None) == jnp.uint32
+    known = jax.config.jax_default_prng_impl == "threefry2x32" and jax.config.jax_threefry_partitionable
+    if not (path() and raw and known and 0 < math.prod(shape) <= FEW_BITS):
+        return jax.random.bits(key, shape)
+    return _call("bits", jax.ShapeDtypeStruct(shape, jnp.uint32), key)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3, 4))

@@ -1,6 +1,6 @@
 // For XLA on an x86-64 processor, in float32: a 3x3 convolution with stride 1, alone or followed by ReLU and a 2x2 max-pool; its input
-// gradient; its weight and bias gradient; and how a batch of images is cropped, flipped and standardised. One thread each and no state
-// but scratch memory: the engine runs one block of clients a thread. The arithmetic is in kernels.h and winograd.h; here it is compiled
+// gradient; its weight and bias gradient; how a batch of images is cropped, flipped and standardised; a dense layer's gradients;
+// and a few random bits. One thread each and no state but scratch memory: the engine runs one block of clients a thread. The arithmetic is in kernels.h and winograd.h; here it is compiled
 // for three instruction sets and bound to XLA's foreign function interface.
 // The order of every sum is fixed by the shapes and the instruction set, so equal inputs give equal bits. Arrays are
 // [batch, height, width, channels] and [3, 3, channels, filters], dense and row-major.
@@ -40,6 +40,28 @@ class Room {
   long size_ = 0;
 };
 
+// [rows, columns] to [columns, rows], where a row of the result is `stride` floats from the next.
+void transpose(const float* from, long rows, long columns, float* to, long stride) {
+  const long r4 = rows / 4 * 4, c4 = columns / 4 * 4;
+  for (long r = 0; r < r4; r += 4)
+    for (long c = 0; c < c4; c += 4) {
+      __m128 a = _mm_loadu_ps(from + r * columns + c), b = _mm_loadu_ps(from + (r + 1) * columns + c);
+      __m128 d = _mm_loadu_ps(from + (r + 2) * columns + c), e = _mm_loadu_ps(from + (r + 3) * columns + c);
+      _MM_TRANSPOSE4_PS(a, b, d, e);
+      _mm_storeu_ps(to + c * stride + r, a);
+      _mm_storeu_ps(to + (c + 1) * stride + r, b);
+      _mm_storeu_ps(to + (c + 2) * stride + r, d);
+      _mm_storeu_ps(to + (c + 3) * stride + r, e);
+    }
+  for (long r = 0; r < rows; r++)
+    for (long c = r < r4 ? c4 : 0; c < columns; c++) to[c * stride + r] = from[r * columns + c];
+}
+
+// [9, rows, columns] to [9, columns, rows], and the nine from last to first: the kernel whose convolution is the input gradient.
+void turn(const float* w, long rows, long columns, float* turned) {
+  for (long k = 0; k < 9; k++) transpose(w + k * rows * columns, rows, columns, turned + (8 - k) * rows * columns, rows);
+}
+
 #define PATH sse2  // what every x86-64 processor has
 #define TARGET
 #define LANES 4
@@ -71,27 +93,6 @@ int32_t best() {
 template <typename F>
 F pick(int32_t path, F for_sse2, F for_avx2, F for_avx512) {
   return path == kAvx512 ? for_avx512 : path == kAvx2 ? for_avx2 : for_sse2;
-}
-
-// [9, rows, columns] to [9, columns, rows], and the nine from last to first: the kernel whose convolution is the input gradient.
-void turn(const float* w, long rows, long columns, float* turned) {
-  for (long k = 0; k < 9; k++) {
-    const float* from = w + k * rows * columns;
-    float* to = turned + (8 - k) * rows * columns;
-    const long r4 = rows / 4 * 4, c4 = columns / 4 * 4;
-    for (long r = 0; r < r4; r += 4)
-      for (long c = 0; c < c4; c += 4) {
-        __m128 a = _mm_loadu_ps(from + r * columns + c), b = _mm_loadu_ps(from + (r + 1) * columns + c);
-        __m128 d = _mm_loadu_ps(from + (r + 2) * columns + c), e = _mm_loadu_ps(from + (r + 3) * columns + c);
-        _MM_TRANSPOSE4_PS(a, b, d, e);
-        _mm_storeu_ps(to + c * rows + r, a);
-        _mm_storeu_ps(to + (c + 1) * rows + r, b);
-        _mm_storeu_ps(to + (c + 2) * rows + r, d);
-        _mm_storeu_ps(to + (c + 3) * rows + r, e);
-      }
-    for (long r = 0; r < rows; r++)
-      for (long c = r < r4 ? c4 : 0; c < columns; c++) to[c * rows + r] = from[r * columns + c];
-  }
 }
 
 namespace ffi = xla::ffi;
@@ -197,6 +198,38 @@ ffi::Error See(Bytes x, ffi::Buffer<ffi::S32> draws, Out out, float floor, int32
   return ffi::Error::Success();
 }
 
+ffi::Error DenseGradients(In x, In w, In grad, Out dx, Out dw, int32_t path) {
+  const auto xs = x.dimensions(), ws = w.dimensions();
+  if (path < kSse2 || path > best() || xs.size() != 2 || ws.size() != 2 || ws[0] != xs[1] || !has_shape(grad, {xs[0], ws[1]}) ||
+      !has_shape(*dx, {xs[0], xs[1]}) || !has_shape(*dw, {ws[0], ws[1]}))
+    return wrong();
+  const auto kernel = pick(path, sse2::dense_gradients, avx2::dense_gradients, avx512::dense_gradients);
+  kernel(x.typed_data(), w.typed_data(), grad.typed_data(), dx->typed_data(), dw->typed_data(), xs[0], xs[1], ws[1]);
+  return ffi::Error::Success();
+}
+
+// Threefry-2x32 with 20 rounds of the counters 0, 1, 2, ..., the two words of each result in one: as jax.random.bits draws them.
+ffi::Error Bits(ffi::Buffer<ffi::U32> key, ffi::Result<ffi::Buffer<ffi::U32>> out) {
+  if (!has_shape(key, {2})) return wrong();
+  const uint32_t* k = key.typed_data();
+  const uint32_t keys[3] = {k[0], k[1], k[0] ^ k[1] ^ 0x1BD11BDAu};
+  constexpr int kTurns[2][4] = {{13, 15, 26, 6}, {17, 29, 16, 24}};
+  const int64_t count = out->element_count();
+  for (int64_t i = 0; i < count; i++) {
+    uint32_t a = keys[0], b = (uint32_t)i + keys[1];
+    for (uint32_t five = 0; five < 5; five++) {
+      for (int by : kTurns[five % 2]) {
+        a += b;
+        b = (b << by | b >> (32 - by)) ^ a;
+      }
+      a += keys[(five + 1) % 3];
+      b += keys[(five + 2) % 3] + five + 1;
+    }
+    out->typed_data()[i] = a ^ b;
+  }
+  return ffi::Error::Success();
+}
+
 }  // namespace
 
 extern "C" int32_t fedcodist_best_path() { return best(); }
@@ -218,3 +251,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(fedcodist_see, See,
                                   .Ret<In>()
                                   .Attr<float>("floor")
                                   .Attr<int32_t>("path"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fedcodist_dense, DenseGradients,
+                              ffi::Ffi::Bind().Arg<In>().Arg<In>().Arg<In>().Ret<In>().Ret<In>().Attr<int32_t>("path"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fedcodist_bits, Bits, ffi::Ffi::Bind().Arg<ffi::Buffer<ffi::U32>>().Ret<ffi::Buffer<ffi::U32>>());

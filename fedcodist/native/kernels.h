@@ -437,6 +437,93 @@ TARGET static void see(const uint8_t* in, long width, long channels, long top, l
   for (i = 0; i < all; i++) out[i] *= scale;
 }
 
+// ROWS rows of a dense layer's input gradient, for one vector of its inputs: `grad` is [outputs, ROWS] and `turned` [outputs, LANES].
+template <int ROWS>
+TARGET static void dense_tile(const float* grad, const float* turned, long outputs, float* dx, long inputs, long columns) {
+  V sum[ROWS] = {};
+  for (long o = 0; o < outputs; o++) {
+    const V w = *(const V*)(turned + o * LANES);
+#pragma GCC unroll 32
+    for (int r = 0; r < ROWS; r++) sum[r] += w * grad[o * ROWS + r];
+  }
+#pragma GCC unroll 32
+  for (int r = 0; r < ROWS; r++) {
+    if (columns == LANES)
+      *(V*)(dx + r * inputs) = sum[r];
+    else
+      std::memcpy(dx + r * inputs, &sum[r], columns * sizeof(float));
+  }
+}
+
+// The weight gradient of INPUTS of a dense layer's inputs, for NV vectors of its outputs: `x` is [rows, inputs] from the first of these
+// inputs on, `grad` [rows, stride] from the first of these outputs on.
+template <int INPUTS, int NV>
+TARGET static void dense_weight_tile(const float* x, long inputs, const float* grad, long stride, long rows, float* dw, long outputs,
+                                     long columns) {
+  V sum[INPUTS][NV] = {};
+  for (long r = 0; r < rows; r++) {
+    V g[NV];
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; v++) g[v] = *(const V*)(grad + r * stride + v * LANES);
+#pragma GCC unroll 4
+    for (int i = 0; i < INPUTS; i++)
+#pragma GCC unroll 4
+      for (int v = 0; v < NV; v++) sum[i][v] += g[v] * x[r * inputs + i];
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < INPUTS; i++)
+    if (columns == NV * LANES) {
+#pragma GCC unroll 4
+      for (int v = 0; v < NV; v++) *(V*)(dw + i * outputs + v * LANES) = sum[i][v];
+    } else {
+      std::memcpy(dw + i * outputs, sum[i], columns * sizeof(float));
+    }
+}
+
+// The gradients of a dense layer x [rows, inputs] w [inputs, outputs], given that of its output: dx = grad w^T and dw = x^T grad, a vector
+// of inputs after the other, so that their weights are read once. These are turned where they are needed and stay in the nearest cache,
+// as the output's gradient does.
+TARGET static void dense_gradients(const float* x, const float* w, const float* grad, float* dx, float* dw, long rows, long inputs,
+                                   long outputs) {
+  constexpr long kTall = LANES == 16 ? 20 : 10, kWide = LANES == 16 ? 4 : 2;
+  const long stride = round_up(outputs);
+  static thread_local Room for_columns, for_turned, for_grad;
+  float* columns = for_columns.take(rows * outputs);
+  float* turned = for_turned.take(outputs * LANES);
+  if (stride != outputs) {
+    float* widened = for_grad.take(rows * stride);
+    std::fill(widened, widened + rows * stride, 0.f);
+    for (long r = 0; r < rows; r++) std::memcpy(widened + r * stride, grad + r * outputs, outputs * sizeof(float));
+    grad = widened;
+  }
+  const auto height = [&](long r) { return rows - r >= kTall ? kTall : rows - r >= 4 ? 4L : 1L; };
+  for (long r = 0, n; r < rows; r += n) {
+    n = height(r);
+    for (long o = 0; o < outputs; o++)
+      for (long k = 0; k < n; k++) columns[r * outputs + o * n + k] = grad[(r + k) * stride + o];
+  }
+  for (long i = 0; i < inputs; i += LANES) {
+    const long some = std::min<long>(LANES, inputs - i);
+    if (some < LANES) std::fill(turned, turned + outputs * LANES, 0.f);
+    transpose(w + i * outputs, some, outputs, turned, LANES);
+    for (long r = 0, n; r < rows; r += n) {
+      n = height(r);
+      const auto tile = n == kTall ? dense_tile<kTall> : n == 4 ? dense_tile<4> : dense_tile<1>;
+      tile(columns + r * outputs, turned, outputs, dx + r * inputs + i, inputs, some);
+    }
+    for (long o = 0, n; o < stride; o += n * LANES) {
+      n = stride - o >= kWide * LANES ? kWide : 1;
+      const long real = std::min(n * LANES, outputs - o);
+      const auto four = n == 1 ? dense_weight_tile<4, 1> : dense_weight_tile<4, kWide>;
+      const auto one = n == 1 ? dense_weight_tile<1, 1> : dense_weight_tile<1, kWide>;
+      for (long j = i, m; j < i + some; j += m) {
+        m = i + some - j >= 4 ? 4 : 1;
+        (m == 4 ? four : one)(x + j, inputs, grad + o, stride, rows, dw + j * outputs + o, outputs, real);
+      }
+    }
+  }
+}
+
 }  // namespace PATH
 
 #undef PATH
