@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 
@@ -28,11 +30,13 @@ def zeros(a: Tree) -> Tree:
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), a)
 
 
+@partial(jax.jit, inline=True)  # one program where it is called by itself, and nothing more inside another
 def dot(a: Tree, b: Tree) -> Array:
     """The inner product over all leaves."""
     return jnp.asarray(sum(jnp.vdot(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)))
 
 
+@partial(jax.jit, inline=True)
 def norm(a: Tree) -> Array:
     """The L2 norm of the whole tree as one vector.
 

@@ -102,8 +102,8 @@ def test_the_limit_is_sampled_at_begin_middle_and_end():
     fake = Fake(OURS, [1.0] * 7, log)
     found, *_ = run(limits=limits, **{OURS: fake})
     assert log == [OURS, OURS, "limit", OURS, OURS, OURS, "limit", OURS, OURS, "limit"]
-    assert found["limit"]["fma_all"] == 20.0
-    assert found["sides"][OURS]["of_limit"] == pytest.approx(WORK.flops / 1e9 / 20.0)
+    assert found["limit"]["fma_all"] == 30.0  # the best: what disturbs a sample only makes it lower
+    assert found["sides"][OURS]["of_limit"] == pytest.approx(WORK.flops / 1e9 / 30.0)
 
 
 def test_without_a_compiler_shares_are_of_sgemm():

@@ -8,7 +8,7 @@ import pytest
 
 from fedcodist import cli, clock
 
-ALWAYS = {"sample", "gather", "clients", "clients (threads)", "fold", "server step", "journal"}
+ALWAYS = {"sample", "gather (threads)", "clients", "clients (threads)", "fold", "server step", "journal", "rest"}
 DISTIL = {"distil", *(f"distil: {what} (threads)" for what in ("public data", "teachers", "students"))}
 
 

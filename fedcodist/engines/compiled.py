@@ -63,11 +63,14 @@ class Compiled:
                 totals[a] = ready(_join(asks[a].pool.fold, totals[a], done)) if a in totals else done
 
         try:
-            for a, block in blocks:
-                # This thread reads the next clients while the others compute: their rows may still be on disk.
-                with spent("gather"):
-                    packed = _pack(asks[a].pool, block, self.block, asks[a].key)
-                flying.append((a, _crew(workers).submit(CLIENTS, _work, task, asks[a], form, *packed)))
+            for place, (a, block) in enumerate(blocks):
+                pack = partial(_pack, asks[a].pool, block, self.block, asks[a].key)
+                if place >= workers:  # the first ones are read by whoever computes them, so that all begin at once
+                    # This thread reads the next clients while the others compute: their rows may still be on disk.
+                    with spent("gather"):
+                        packed = pack()
+                    pack = partial(_itself, packed)
+                flying.append((a, _crew(workers).submit(CLIENTS, _work, task, asks[a], form, pack)))
                 if len(flying) > workers + AHEAD:
                     land()
             while flying:
@@ -87,14 +90,24 @@ class Compiled:
         return _crew(self.workers or cores()).beside(function)
 
 
-def _work(task: Task, ask: Ask, form: str, data: Data, client_keys: np.ndarray) -> Tree:
-    work: Any = ask.pool.work
-    rates = {name: np.float32(getattr(work, name)) for name in getattr(work, "rates", ())}
-    if rates:
-        work = replace(work, **dict.fromkeys(rates, 1.0))
+def _work(task: Task, ask: Ask, form: str, pack: Callable[[], tuple[Data, np.ndarray]]) -> Tree:
+    with spent("gather"):
+        data, client_keys = pack()
+    work, rates = _rated(ask.pool.work)
     statics = ask.pool.model, task.objective, work, ask.pool.fold, form
     with _first_alone((statics, data.x.shape)), spent("clients"):
         return jax.block_until_ready(_run_block(*statics, rates, ask.sent, data, client_keys))
+
+
+@lru_cache
+def _rated(work: Any) -> tuple[Any, dict[str, np.float32]]:
+    """The work without its rates, which are the program's arguments, and these."""
+    rates = {name: np.float32(getattr(work, name)) for name in getattr(work, "rates", ())}
+    return (replace(work, **dict.fromkeys(rates, 1.0)) if rates else work), rates
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 def cores() -> int:

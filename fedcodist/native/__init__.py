@@ -134,7 +134,7 @@ _dense.defvjp(_dense_forward, _dense_backward)
 def bits(key: Array, shape: tuple[int, ...]) -> Array:
     """jax.random.bits: the same words, and few of them without the loop that XLA makes of it."""
     raw = jnp.shape(key) == (2,) and getattr(key, "dtype", None) == jnp.uint32
-    known = jax.config.jax_default_prng_impl == "threefry2x32" and jax.config.jax_threefry_partitionable
+    known = getattr(jax.config, "jax_default_prng_impl", "") == "threefry2x32" and getattr(jax.config, "jax_threefry_partitionable", False)
     if not (path() and raw and known and 0 < math.prod(shape) <= FEW_BITS):
         return jax.random.bits(key, shape)
     return _call("bits", jax.ShapeDtypeStruct(shape, jnp.uint32), key)
