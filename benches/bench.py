@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from benches import environments, machine, plot, report
 from benches.environments import PEERS, Peer
@@ -37,10 +37,12 @@ from benches.workload import WORKLOADS, Workload
 HERE = Path(__file__).resolve().parent
 OWN = ROOT / "runs" / "benches"  # of whoever measures; nothing there is under version control
 PAUSE_SECONDS = 0.05  # before a round, so that one side's threads have stopped spinning before the other is timed
+SCALING_TURNS, SCALING_CLIENTS = 9, 200  # of a turn of each side, or one round if that has more
 FEWEST_TURNS, FEWEST_LONG_TURNS = 10, 3  # of a workload, and of one of 100 clients and more
 SHORT = ("w1-small-20", "w1-large-20", "w2-small", "w2-large", "w3", "eval-small", "eval-large")
 AMONG_PEERS = ("w1-small-20", "w1-large-20")
 COHORTS = ("w1-small-100", "w1-large-100", "w1-small-500", "w1-large-500")
+Name = TypeVar("Name")
 SAYS = {
     "w1": "{cohort} clients, FedAvg round, {size} CNN",
     "w2": "{cohort} clients, FedAvg round, {size} LSTM",
@@ -76,7 +78,7 @@ class How:
     fewest: int = FEWEST_TURNS
 
 
-def rotated(names: Sequence[str], turn: int) -> list[str]:
+def rotated(names: Sequence[Name], turn: int) -> list[Name]:
     """The order of a turn.
 
     >>> rotated(["a", "b", "c"], 0), rotated(["a", "b", "c"], 4)
@@ -190,19 +192,30 @@ def peer_start(peer: Peer, work: Workload, threads: int, python: Path | None = N
 
 
 def scaling(size: str, threads: int) -> dict[str, Any]:
-    """Our peak memory and time of a client for rounds of more and more clients, a fresh process each; data costs neither. One process
-    before them fills the compilation cache: compiling takes memory too."""
+    """Our peak memory and time of a client for rounds of more and more clients, a process each; data costs neither. They are asked in
+    turns, for about as many clients each, because a machine's speed drifts by more than what is looked for. One process before them
+    fills the compilation cache: compiling takes memory too."""
     works = [w for w in WORKLOADS.values() if w.family == "w1" and w.size == size]
     our_start(works[0], threads, "lazy")().close()
-    cohorts = {}
-    for work in works:
-        worker = our_start(work, threads, "lazy")()
-        worker.rounds += [worker.round() for _ in range(max(3, 1_000 // work.cohort))]  # about as many clients each
-        seconds = report.spread([r["seconds"] for r in worker.rounds[1:]])["median"]
-        others = report.spread([r["others"] for r in worker.rounds[1:]])["median"]
-        worker.close()
-        cohorts[work.cohort] = {"seconds": seconds, "ms_a_client": 1e3 * seconds / work.cohort, "rss_mb": worker.rss_mb, "others": others}
-    return {"workload": f"w1-{size}", "cohorts": cohorts}
+    sides: dict[int, Side] = {}
+    try:
+        for work in works:
+            sides[work.cohort] = our_start(work, threads, "lazy")()
+        turns = [_turn(sides, rotated(list(sides), turn)) for turn in range(SCALING_TURNS)]
+    finally:
+        for side in sides.values():
+            side.close()
+    return {"workload": f"w1-{size}", "turns": len(turns)} | report.scaled(turns, {n: side.rss_mb for n, side in sides.items()})
+
+
+def _turn(sides: Mapping[int, Side], order: Sequence[int]) -> dict[int, dict[str, float]]:
+    """{clients of a round: milliseconds a client, and what others took} of one turn."""
+    found = {}
+    for n in order:
+        rounds = [sides[n].round() for _ in range(max(1, SCALING_CLIENTS // n))]
+        found[n] = {key: sum(r[key] for r in rounds) / len(rounds) for key in ("seconds", "others")}
+        found[n]["ms_a_client"] = 1e3 * found[n].pop("seconds") / n
+    return found
 
 
 def apart(module: str, *args: str) -> dict[str, Any]:

@@ -143,18 +143,33 @@ def versions(results: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(f"- {side}: {said}" for side, said in seen.items())
 
 
+def scaled(turns: Sequence[Mapping[int, Mapping[str, float]]], rss: Mapping[int, float]) -> dict[str, Any]:
+    """Turns of rounds of different sizes in short. A time is compared with that of the fewest clients in the same turn.
+
+    >>> turns = [{20: {"ms_a_client": 4.0, "others": 0.0}, 500: {"ms_a_client": ms, "others": 0.0}} for ms in (4.0, 4.4, 9.0)]
+    >>> scaled(turns, {20: 300.0, 500: 310.0})["cohorts"][500]
+    {'ms_a_client': 4.4, 'slower': 1.1, 'others': 0.0, 'rss_mb': 310.0}
+    """
+    least, cohorts = min(rss), {}
+    for n in rss:
+        ms, others = (statistics.median(turn[n][what] for turn in turns) for what in ("ms_a_client", "others"))
+        slower = statistics.median(turn[n]["ms_a_client"] / turn[least]["ms_a_client"] for turn in turns)
+        cohorts[n] = {"ms_a_client": ms, "slower": round(slower, 4), "others": others, "rss_mb": rss[n]}
+    return {"cohorts": cohorts}
+
+
 def scaling_table(found: Mapping[str, Any]) -> str:
     """Peak memory and the time of a client over the clients of a round."""
-    lines = ["| clients of a round | round s | ms a client | peak RSS MB |", "|---|---|---|---|"]
+    lines = ["| clients of a round | ms a client, median | of the fewest's, paired | peak RSS MB |", "|---|---|---|---|"]
     for n, c in found["cohorts"].items():
-        lines.append(f"| {n} | {c['seconds']:.2f} | {c['ms_a_client']:.2f} | {c['rss_mb']:.0f} |")
-    rss, client = ([c[what] for c in found["cohorts"].values()] for what in ("rss_mb", "ms_a_client"))
+        lines.append(f"| {n} | {c['ms_a_client']:.2f} | {c['slower']:.2f} | {c['rss_mb']:.0f} |")
+    rss, client = ([c[what] for c in found["cohorts"].values()] for what in ("rss_mb", "slower"))
     memory, slower = max(rss) - min(rss), max(client) / min(client) - 1
     lines.append(
-        f"\n{found['workload']}, most less least: {memory:.0f} MB ({_met(memory < RSS_GOAL_MB)}, goal below {RSS_GOAL_MB} MB), "
-        f"a client's time {slower:.0%} ({_met(slower < CLIENT_GOAL)}, goal within {CLIENT_GOAL:.0%})"
+        f"\n{found['workload']}, most less least, {found['turns']} turns: {memory:.0f} MB ({_met(memory < RSS_GOAL_MB)}, goal below "
+        f"{RSS_GOAL_MB} MB), a client's time {slower:.0%} ({_met(slower < CLIENT_GOAL)}, goal within {CLIENT_GOAL:.0%})"
     )
-    if any(c.get("others", 0) > QUIET for c in found["cohorts"].values()):
+    if any(c["others"] > QUIET for c in found["cohorts"].values()):
         lines.append(f"\nNOT QUIET: others took more than {QUIET:.0%} of the cores. Do not quote this.")
     return "\n".join(lines)
 

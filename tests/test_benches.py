@@ -362,14 +362,18 @@ def test_our_side_has_the_models_that_are_counted(name):
 
 
 def test_scaling_and_overhead_say_whether_the_goals_are_met():
-    cohorts = {
-        n: {"seconds": 0.2, "ms_a_client": ms, "rss_mb": mb} for n, ms, mb in ((20, 11.0, 700.0), (100, 10.0, 500.0), (500, 11.0, 500.0))
-    }
-    words = report.scaling_table({"workload": "w1-small", "cohorts": cohorts})
-    assert "200 MB (MISSED" in words and "10% (met" in words and "NOT QUIET" not in words  # in between as at the ends
-    cohorts[100] |= {"ms_a_client": 9.0, "rss_mb": 501.0, "others": 0.2}
-    words = report.scaling_table({"workload": "w1-small", "cohorts": cohorts})
-    assert "200 MB (MISSED" in words and "22% (MISSED" in words and "NOT QUIET" in words
+    def words(*cohorts: tuple[int, float, float], others: float = 0.0) -> str:
+        turn = {n: {"ms_a_client": ms, "others": others} for n, ms, _ in cohorts}
+        return report.scaling_table({"workload": "w1", "turns": 3} | report.scaled([turn] * 3, {n: mb for n, _, mb in cohorts}))
+
+    text = words((20, 11.0, 700.0), (100, 10.0, 500.0), (500, 11.0, 500.0))
+    assert "200 MB (MISSED" in text and "10% (met" in text and "NOT QUIET" not in text  # in between as at the ends
+    text = words((20, 11.0, 600.0), (100, 9.0, 501.0), (500, 10.0, 500.0), others=0.2)
+    assert "100 MB (met" in text and "22% (MISSED" in text and "NOT QUIET" in text
+    log: list[str] = []
+    sides = {20: Fake("20", [2.0] * 11, log), 500: Fake("500", [50.0] * 2, log)}
+    assert bench._turn(sides, [500, 20]) == {20: {"others": 0.0, "ms_a_client": 100.0}, 500: {"others": 0.0, "ms_a_client": 100.0}}
+    assert log[2:] == ["500"] + ["20"] * 10  # about as many clients of each
     found = {"round_ms": 100.0, "clients_ms": 96.0, "overhead_ms": 4.0, "journal_ms": 0.1, "checkpoint_ms": 9.0}
     assert "4.0 (4.0%, met)" in report.overhead_table(found)
     assert "MISSED" in report.overhead_table({**found, "overhead_ms": 6.0})
