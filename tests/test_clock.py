@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedcodist import cli, clock
+from fedcodist import cli, clock, session
 
 ALWAYS = {"sample", "gather (threads)", "clients", "clients (threads)", "fold", "server step", "journal", "rest"}
 DISTIL = {"distil", *(f"distil: {what} (threads)" for what in ("public data", "teachers", "students"))}
@@ -31,18 +31,17 @@ def test_a_profiled_run_says_where_its_rounds_went_and_learns_the_same(tmp_path)
     assert ["checkpoint" in row["spent"] for row in rows] == [False, True, False, True]
     for row in rows:
         inside = sum(seconds for name, seconds in row["spent"].items() if not name.endswith(clock.THREADS))
-        around = sum(row["spent"].get(name, 0) for name in ("evaluate", "journal", "checkpoint"))
+        around = sum(row["spent"].get(name, 0) for name in session.AFTER)
         assert inside - around == pytest.approx(row["seconds"], abs=1e-3)  # the spans of the round itself do not overlap, and rest is rest
     one, other = (sorted((tmp_path / side / "toy/merged/seed-0").rglob("*.safetensors")) for side in ("with", "without"))
     assert one and [path.read_bytes() for path in one] == [path.read_bytes() for path in other]
 
 
 def test_the_parts_of_a_round_add_up_where_nothing_runs_beside(tmp_path):
-    for row in run(tmp_path, "--profile", "--set", "engine.kind='serial'", "--set", "engine={ kind = 'serial' }"):
+    for row in run(tmp_path, "--profile", "--set", "engine={ kind = 'serial' }", "--set", "rounds=1"):
         assert not any(name.endswith(clock.THREADS) for name in row["spent"]) and {"clients", "distil: students"} <= set(row["spent"])
-        assert sum(row["spent"].values()) - row["spent"]["journal"] - row["spent"].get("checkpoint", 0) - row["spent"].get(
-            "evaluate", 0
-        ) == pytest.approx(row["seconds"], abs=1e-3)
+        around = sum(row["spent"].get(name, 0) for name in session.AFTER)
+        assert sum(row["spent"].values()) - around == pytest.approx(row["seconds"], abs=1e-3)
 
 
 def test_of_spans_within_each_other_the_outermost_counts_and_waiting_only_in_the_first_thread():

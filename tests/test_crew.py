@@ -100,15 +100,14 @@ def test_no_thread_is_left_when_the_process_ends():
 
 def test_nobody_is_begun_after_the_end():
     """One that conducts gets what is being done for it, and may want to begin another."""
-    crew, gate, later = Crew(1), threading.Event(), []
+    crew, begun, gate, later = Crew(1), threading.Event(), threading.Event(), []
 
     def nested() -> None:
-        crew.submit(0, gate.wait).result()
+        crew.submit(0, lambda: begun.set() or gate.wait()).result()
         later.append(crew.beside(time.sleep))
 
     conducted = crew.beside(nested)
-    while not crew._threads[0].is_alive() or crew._tasks:
-        time.sleep(0.001)
+    assert begun.wait(10)
     threading.Timer(0.1, gate.set).start()
     crew._close()
     assert conducted.done() and later[0].cancelled() and not crew._conductors
@@ -138,8 +137,9 @@ def test_a_failure_in_a_round_ends_what_is_done_beside(monkeypatch):
 
 
 def test_who_conducts_is_awaited_at_the_end_and_what_nobody_began_is_given_up():
-    crew, gate = Crew(1), threading.Event()
-    began = crew.submit(0, gate.wait)
+    crew, begun, gate = Crew(1), threading.Event(), threading.Event()
+    began = crew.submit(0, lambda: begun.set() or gate.wait())
+    assert begun.wait(10)
     conducted = crew.beside(lambda: list(crew.map(abs, [-1])))
     waiting = crew.submit(1, int)
     threading.Timer(0.1, gate.set).start()
