@@ -79,12 +79,13 @@ def goals(name: str, results: Sequence[Mapping[str, Any]]) -> str:
     for found in results:
         for side, goal in GOALS.get(name, {}).get(found["workload"], {}).items():
             s = found["sides"].get(side, {})
-            reached = s.get("of_limit") if side == OURS else s.get("ratio", {}).get("median")
-            shown, wanted = (
-                (f"{reached:.0%}" if side == OURS else f"{reached:.2f}", reached >= goal) if reached is not None else ("", False)
-            )
-            what = "of the limit" if side == OURS else "times ours"
-            rows.append(f"| {found['workload']} | {side}, {what} | {goal:{'.0%' if side == OURS else 'g'}} | {shown} | {_met(wanted)} |")
+            if side == OURS:
+                reached, wanted, form, what = s.get("of_limit"), f"{goal:.0%}", ".0%", "of the limit"
+            else:
+                reached, wanted, form, what = s.get("ratio", {}).get("median"), f"{goal:g}", ".2f", "times ours"
+            shown = "" if reached is None else f"{reached:{form}}"
+            met = _met(reached is not None and reached >= goal)
+            rows.append(f"| {found['workload']} | {side}, {what} | {wanted} | {shown} | {met} |")
     return "\n".join(["| workload | side | goal | median | |", "|---|---|---|---|---|", *rows, ""]) if rows else ""
 
 

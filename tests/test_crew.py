@@ -1,5 +1,6 @@
 """The engine's threads: the most urgent task first, results in order, failures told, nothing begun that nobody waits for."""
 
+import signal
 import subprocess
 import sys
 import threading
@@ -13,6 +14,14 @@ from fedcodist.engines import compiled
 from fedcodist.engines.compiled import Compiled
 from fedcodist.engines.crew import Crew
 from fedcodist.engines.serial import Serial
+
+
+@pytest.fixture(autouse=True)
+def _signals():
+    """The end of a crew gives SIGINT back to the system, which is for the end of a process."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def test_the_most_urgent_task_comes_first_and_then_the_oldest():

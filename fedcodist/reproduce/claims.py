@@ -162,7 +162,12 @@ def _part(cells: Cells, name: str, verdict: str, what: str, gain: Difference | N
     tuned = bool(dig(dict(cells.get(name) or {}), "tuned"))
     more = gain.high is not None and gain.high < printed / 100 and verdict == REPRODUCED
     beside = f"paper {points(printed / 100, sign=True)}" + (", which is more" if more else "")
-    return Part(verdict if tuned else OPEN, f"{what}: {gain}{'' if tuned else ', untuned'} ({beside})")
+    return _if_tuned(tuned, verdict, f"{what}: {gain}", f" ({beside})")
+
+
+def _if_tuned(tuned: bool, verdict: str, why: str, more: str = "") -> Part:
+    """Settings that nobody has tuned decide nothing."""
+    return Part(verdict, f"{why}{more}") if tuned else Part(OPEN, f"{why}, untuned{more}")
 
 
 def _lift(cells: Cells, name: str, pool: str, effect: float, what: str, domain: str = "all") -> Part:
@@ -237,7 +242,7 @@ def _claim_5(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -
         fades = [up / 2 - rest for up, rest in zip(jump, kept, strict=True)]
         verdict = combine([is_positive(over(jump)), is_positive(over(fades))])
         why = f"{pool} on {domain}: {over(jump)} at once, {points(fmean(kept), sign=True)} {last} rounds later"
-        parts.append(Part(verdict, why) if cell["tuned"] else Part(OPEN, f"{why}, untuned"))
+        parts.append(_if_tuned(cell["tuned"], verdict, why))
     return parts
 
 
@@ -259,7 +264,7 @@ def _claim_6(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -
         whole, some = over(list(all_of_them.values())), over(list(few.values()))
         verdict = is_positive(most) if lifts(whole, 0.0) == REPRODUCED else OPEN
         why = f"{label}, both models: {some} with {int(sizes[0][len(start) :]):,} images, {whole} with all"
-        parts.append(Part(verdict, why) if cells[sizes[0]]["tuned"] else Part(OPEN, f"{why}, untuned"))
+        parts.append(_if_tuned(cells[sizes[0]]["tuned"], verdict, why))
     return parts
 
 

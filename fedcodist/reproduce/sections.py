@@ -96,17 +96,18 @@ def spikes(r: Result, family: str) -> str:
     cell = next((c for c in r["cells"] if c["family"] == family and c.get("spikes")), None)
     if cell is None:
         return "No finished run of PeriodicCodist yet.\n"
-    rows = []
+    rows, seeds = [], 0
     for pool in paper.POOLS:
         for domain, ours in r["families"][family]["domains"].items():
             changes = dig(cell["spikes"], pool, ours)
             if changes:
+                seeds = len(changes["0"])  # those that have a twin
                 shown = domain if domain == "mixed" else figures.domain_name(domain, ours)
                 told = {("at it" if k == "0" else f"+{k}"): points(sum(v) / len(v), sign=True) for k, v in changes.items()}
                 rows.append({"model": pool, "held-out sentences": shown} | told)
     lead = (
         "Change since the round before a codistillation, less what FedAvg gained in the same rounds, mean over codistillations and "
-        f"{_many(len(cell['seeds']), 'seed')}:"
+        f"{_many(seeds, 'seed')}:"
     )
     return f"{lead}\n\n{tables.render(rows, 'md')}\n"
 

@@ -124,8 +124,7 @@ def _cost(budget: Budget) -> Iterator[Cell]:
 def _pools(budget: Budget) -> Iterator[Cell]:
     family = budget.families[FAMILY]
     column = family.central
-    two = [cells.fedavg(budget, FAMILY, family, column)]
-    two += [cells.codistilled(budget, FAMILY, family, column, method, "in-domain") for method in ("periodic", "merged")]
+    two = _central(budget)
     yield from _joined(budget, "pools", two)
     small = config.read(family.config, family.given).pools["small"].model
     quarter = {"like": "small", "model": settings.plain(halved(small)), "clients": {}}
@@ -155,17 +154,22 @@ def _own_alpha(budget: Budget) -> Iterator[Cell]:
 
 def _rates(budget: Budget) -> Iterator[Cell]:
     """Where tuning has found such rates."""
-    rates, family = LARGE_BEST.get(budget.name, {}), budget.families[FAMILY]
-    column = family.central
-    tuned = [cells.fedavg(budget, FAMILY, family, column)] if rates else []
-    tuned += [cells.codistilled(budget, FAMILY, family, column, method, "in-domain") for method in ("periodic", "merged") if rates]
-    for cell in tuned:
+    if budget.name not in LARGE_BEST:
+        return
+    for cell in _central(budget):
         yield from _joined(budget, "rates", [cell])
         large = _of(cell).pools["large"]
-        large = replace(large, **{part: replace(getattr(large, part), lr=lr) for part, lr in rates.items()})
+        large = replace(large, **{part: replace(getattr(large, part), lr=lr) for part, lr in LARGE_BEST[budget.name].items()})
         other = replace(_renamed(cell, "rates"), config=replace(_of(cell), pools={**_of(cell).pools, "large": large}))
-        twin = f"{FAMILY}/fedavg-rates/{column}" if cell.twin else ""
+        twin = f"{FAMILY}/fedavg-rates/{cell.column}" if cell.twin else ""
         yield from _joined(budget, "rates", [replace(other, twin=twin)], cell.id)
+
+
+def _central(budget: Budget) -> list[Cell]:
+    """FedAvg and both methods in the central column, with in-domain data."""
+    family = budget.families[FAMILY]
+    taught = [cells.codistilled(budget, FAMILY, family, family.central, method, "in-domain") for method in ("periodic", "merged")]
+    return [cells.fedavg(budget, FAMILY, family, family.central), *taught]
 
 
 def _of(cell: Cell) -> Config:
