@@ -153,7 +153,7 @@ def _measure(
             sample()
     sample()
     limit = report.limit_of(samples)
-    top = limit.get("fma_all") or limit.get("sgemm_all")
+    top = report.top_of(limit)
     sides: dict[str, Any] = {}
     for side in start:
         if side in failed:

@@ -52,6 +52,21 @@ def limit_of(samples: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: max(s[name] for s in samples) for name in samples[0]} if samples else {}
 
 
+def top_of(limit: Mapping[str, float]) -> float | None:
+    """The limit of all cores of a side: the loop's, or where there is no compiler the matrix product's."""
+    return limit.get("fma_all") or limit.get("sgemm_all")
+
+
+def limits_said(limit: Mapping[str, float]) -> str:
+    """The limits in a sentence.
+
+    >>> limits_said({"fma_1": 120.4, "fma_all": 239.9})
+    "The machine's limit in this run, GFLOP/s (1 core, all cores of a side): fma 1 120, fma all 240."
+    """
+    said = ", ".join(f"{name.replace('_', ' ')} {value:.0f}" for name, value in limit.items())
+    return f"The machine's limit in this run, GFLOP/s (1 core, all cores of a side): {said}."
+
+
 def table(results: Sequence[Mapping[str, Any]], absent: Mapping[str, str]) -> str:
     """All workloads as Markdown; a side that failed has its reason in its row."""
     lines = []
@@ -62,12 +77,8 @@ def table(results: Sequence[Mapping[str, Any]], absent: Mapping[str, str]) -> st
         lines.append("|---|---|---|---|---|---|---|---|---|---|")
         for side, s in found["sides"].items():
             lines.append(f"| {side} | {s['failed']} |" + " |" * 8 if "failed" in s else _row(side, s, absent.get(side, "nothing")))
-        limits = found["limit"]
-        if limits:
-            said = ", ".join(f"{name.replace('_', ' ')} {value:.0f}" for name, value in limits.items())
-            lines.append(
-                f"\nThe machine's limit in this run, GFLOP/s (1 core, all cores of a side): {said}. A round: {found['gflop']:.1f} GFLOP."
-            )
+        if found["limit"]:
+            lines.append(f"\n{limits_said(found['limit'])} A round: {found['gflop']:.1f} GFLOP.")
         lines += [f"\nNOT QUIET: {why}. Do not quote this." for why in doubts(found)]
         lines.append("")
     return "\n".join(lines)
@@ -178,6 +189,8 @@ def scaling_table(found: Mapping[str, Any]) -> str:
 def overhead_table(found: Mapping[str, Any]) -> str:
     """What a round costs beside the clients' training."""
     share = found["overhead_ms"] / found["round_ms"]
+    reached = found["gflops"] / top_of(found["limit"])
+    goal = GOALS["peers"][found["workload"]][OURS]
     return "\n".join(
         [
             "| a W1 round | ms, median |",
@@ -187,6 +200,9 @@ def overhead_table(found: Mapping[str, Any]) -> str:
             f"| the rest: sampling, server step, journal | {found['overhead_ms']:.1f} ({share:.1%}, {_met(share < OVERHEAD_GOAL)}) |",
             f"| of which the journal | {found['journal_ms']:.2f} |",
             f"| a checkpoint, beside all this | {found['checkpoint_ms']:.1f} |",
+            "",
+            f"The clients' training: {found['gflops']:.0f} GFLOP/s, {reached:.0%} of the machine's limit ({_met(reached >= goal)}, goal "
+            f"{goal:.0%}). {limits_said(found['limit'])}",
         ]
     )
 

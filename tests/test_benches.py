@@ -374,9 +374,13 @@ def test_scaling_and_overhead_say_whether_the_goals_are_met():
     sides = {20: Fake("20", [2.0] * 11, log), 500: Fake("500", [50.0] * 2, log)}
     assert bench._turn(sides, [500, 20]) == {20: {"others": 0.0, "ms_a_client": 100.0}, 500: {"others": 0.0, "ms_a_client": 100.0}}
     assert log[2:] == ["500"] + ["20"] * 10  # about as many clients of each
-    found = {"round_ms": 100.0, "clients_ms": 96.0, "overhead_ms": 4.0, "journal_ms": 0.1, "checkpoint_ms": 9.0}
-    assert "4.0 (4.0%, met)" in report.overhead_table(found)
-    assert "MISSED" in report.overhead_table({**found, "overhead_ms": 6.0})
+    found = {"workload": "w1-small-20", "round_ms": 100.0, "clients_ms": 96.0, "overhead_ms": 4.0, "journal_ms": 0.1, "checkpoint_ms": 9.0}
+    found |= {"gflops": 120.0, "limit": {"fma_1": 130.0, "fma_all": 200.0, "sgemm_all": 150.0}}
+    said = report.overhead_table(found)
+    assert "4.0 (4.0%, met)" in said and "120 GFLOP/s, 60% of the machine's limit (met, goal 50%)" in said
+    assert "6.0 (6.0%, MISSED)" in report.overhead_table({**found, "overhead_ms": 6.0})
+    assert "80 GFLOP/s, 40% of the machine's limit (MISSED, goal 50%)" in report.overhead_table({**found, "gflops": 80.0})
+    assert "80% of the machine's limit" in report.overhead_table({**found, "limit": {"sgemm_all": 150.0}})  # no compiler, no loop
 
 
 @pytest.fixture
