@@ -7,7 +7,7 @@ import pytest
 
 from fedcodist import keys, native, tree
 from fedcodist.models import CNN, LSTM, MLP, MODELS
-from fedcodist.models.layers import conv3x3, conv_init, dense_init, max_pool
+from fedcodist.models.layers import conv3x3, conv_init, dense, dense_init, max_pool
 
 LARGE = {"filters": (32, 64, 64), "dense": (128, 256)}
 TRUNCATED = 0.8796  # the standard deviation of a standard normal truncated at two of its own
@@ -160,6 +160,23 @@ def test_an_mlp_by_hand():
     # hidden: relu([1 + 0.5, -1 + 4]) = [1.5, 3] and relu([-1 + 0.5, 1]) = [0, 1]
     assert model.apply(params, np.array([[1.0, 2.0, 0.0], [-1.0, 0.0, 0.0]]), None).tolist() == [[10.5, 1.0], [3.0, 0.0]]
     assert tree.size(jax.eval_shape(MLP(()).build((2, 3), 4).init, keys.root(0))) == 6 * 4 + 4  # logistic regression on 2x3 inputs
+
+
+@pytest.mark.parametrize("shape", [(20, 6), (1, 6), (4, 5, 6), (native.MOST_ROWS + 1, 6)], ids=str)
+@pytest.mark.parametrize("kind", ["float32", "bfloat16 inputs"])
+def test_a_dense_layer_without_kernels_has_its_gradients(shape, kind):
+    x, grad = draw(*shape), draw(*shape[:-1], 3, seed=1)
+    params = {"w": draw(6, 3, seed=2), "b": draw(3, seed=3)}
+    x = jnp.asarray(x, "float32" if kind == "float32" else "bfloat16")
+    with native.portable():
+        out, back = jax.vjp(dense, params, x)
+    found, dx = back(jnp.asarray(grad))
+    rows, grads = np.asarray(x, np.float32).reshape(-1, 6), grad.reshape(-1, 3)
+    assert out == pytest.approx(np.asarray(x, np.float32) @ params["w"] + params["b"], abs=1e-5)
+    assert found["w"] == pytest.approx(rows.T @ grads, abs=1e-4) and found["b"] == pytest.approx(grads.sum(0), abs=1e-4)
+    assert dx.dtype == x.dtype and np.asarray(dx, np.float32) == pytest.approx(grad @ params["w"].T, rel=1e-2, abs=1e-2)
+    if kind == "float32":
+        assert dx == pytest.approx(grad @ params["w"].T, abs=1e-5)
 
 
 @pytest.mark.parametrize("init, fan_in", [(lambda key: dense_init(key, 200, 400), 200), (lambda key: conv_init(key, 32, 250), 9 * 32)])

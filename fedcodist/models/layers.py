@@ -25,8 +25,28 @@ def dense_init(key: Any, fan_in: int, fan_out: int) -> dict[str, Array]:
 def dense(params: Any, x: Array) -> Array:
     """x w + b over the last axis. As one plain matrix product: the gradient of one with more axes would be transposed in memory."""
     rows, w, b = x.reshape(-1, x.shape[-1]), params["w"], params["b"]
-    product = native.dense(rows, w, b) if native.fits_dense(rows, w, b) else rows @ w + b
-    return product.reshape(*x.shape[:-1], -1)
+    if native.fits_dense(rows, w, b):
+        out = native.dense(rows, w, b)
+    elif len(rows) <= native.MOST_ROWS and rows.dtype == w.dtype:
+        out = _few_rows(rows, w) + b
+    else:
+        out = rows @ w + b
+    return out.reshape(*x.shape[:-1], -1)
+
+
+@jax.custom_vjp
+def _few_rows(x: Array, w: Array) -> Array:
+    """x w. For the gradient of x XLA would turn all the weights; behind barriers, which it cannot look through, it turns the few rows."""
+    return x @ w
+
+
+def _few_rows_backward(kept: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
+    x, w = kept
+    turned = jax.lax.optimization_barrier(w @ jax.lax.optimization_barrier(grad.T))
+    return turned.T, x.T @ grad
+
+
+_few_rows.defvjp(lambda x, w: (x @ w, (x, w)), _few_rows_backward)
 
 
 def conv_init(key: Any, channels: int, filters: int) -> dict[str, Array]:
