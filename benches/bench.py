@@ -11,7 +11,8 @@
 Every side is a process in an environment of its own that is asked for one round at a time. Each turn asks all of them, beginning with
 another one than the turn before, so that whatever else the machine does hits all alike; the machine's own limit is measured between
 turns. A side that cannot be installed, dies or has another model is reported with its reason, and the others go on. What is measured is
-written after every workload, to runs/benches; `--publish` writes what the documentation quotes. See README.md.
+written after every workload, to runs/benches; `--publish` copies it to what the documentation quotes, if it is whole and was quiet. See
+README.md.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,6 +35,7 @@ from benches.environments import PEERS, Peer
 from benches.report import OURS
 from benches.workers import ROOT, Failed, Worker, busy_seconds, our_cores
 from benches.workload import WORKLOADS, Workload
+from fedcodist import environment
 
 HERE = Path(__file__).resolve().parent
 OWN = ROOT / "runs" / "benches"  # of whoever measures; nothing there is under version control
@@ -191,17 +194,22 @@ def peer_start(peer: Peer, work: Workload, threads: int, python: Path | None = N
     return start
 
 
-def scaling(size: str, threads: int) -> dict[str, Any]:
+def scaling(size: str, threads: int, tell: Tell = lambda words: None) -> dict[str, Any]:
     """Our peak memory and time of a client for rounds of more and more clients, a process each; data costs neither. They are asked in
     turns, for about as many clients each, because a machine's speed drifts by more than what is looked for. One process before them
     fills the compilation cache: compiling takes memory too."""
     works = [w for w in WORKLOADS.values() if w.family == "w1" and w.size == size]
+    tell("compiling")
     our_start(works[0], threads, "lazy")().close()
     sides: dict[int, Side] = {}
+    turns: list[dict[int, dict[str, float]]] = []
     try:
         for work in works:
+            tell(f"starting {work.cohort} clients")
             sides[work.cohort] = our_start(work, threads, "lazy")()
-        turns = [_turn(sides, rotated(list(sides), turn)) for turn in range(SCALING_TURNS)]
+        for turn in range(SCALING_TURNS):
+            tell(f"turn {turn + 1} of {SCALING_TURNS}")
+            turns.append(_turn(sides, rotated(list(sides), turn)))
     finally:
         for side in sides.values():
             side.close()
@@ -241,23 +249,29 @@ class Job(NamedTuple):
     words: Callable[[list[Any]], str]
     draw: Callable[[list[Any], Path], Any] = lambda results, path: None
     failed: Callable[[list[Any]], bool] = lambda results: False
+    doubts: Callable[[list[Any]], list[str]] = lambda results: []  # why it is not to be quoted
 
 
 def job(args: argparse.Namespace, where: str) -> Job:
     """What the command line asks for."""
+    portable = "-portable" if args.portable else ""
     if args.scaling:
-        pieces = (scaling(size, args.threads) for size in ("small", "large"))
-        return Job("scaling", pieces, lambda results: "\n\n".join([where, *map(report.scaling_table, results)]))
+        return Job(
+            f"scaling{portable}",
+            _one_by_one(("small", "large"), lambda size, tell: scaling(size, args.threads, tell)),
+            lambda results: "\n\n".join([where, *map(report.scaling_table, results)]),
+            doubts=lambda results: ["a part of it was not quiet"] if any(map(report.loud, results)) else [],
+        )
     if args.overhead:
-        pieces = (apart("overhead", name, str(args.threads)) for name in ("w1-small-20",))
-        return Job("overhead", pieces, lambda results: f"{where}\n\n{report.overhead_table(results[0])}")
+        pieces = _one_by_one(("w1-small-20",), lambda name, tell: apart("overhead", name, str(args.threads)))
+        return Job(f"overhead{portable}", pieces, lambda results: f"{where}\n\n{report.overhead_table(results[0])}")
     if args.profile:
-        pieces = (apart("profile", threads) for threads in (str(args.threads),))
-        return Job("profile", pieces, lambda results: f"{where}\n\n{report.profile_table(results[0])}")
+        pieces = _one_by_one(("profile",), lambda _, tell: apart("profile", str(args.threads)))
+        return Job(f"profile{portable}", pieces, lambda results: f"{where}\n\n{report.profile_table(results[0])}")
     names = args.workloads or (COHORTS if args.cohorts else AMONG_PEERS if args.peers else SHORT)
-    peers = [PEERS[name] for name in args.sides or (PEERS if args.peers else ["torch"])]
+    peers = [PEERS[name] for name in args.sides or (PEERS if args.peers or args.cohorts else ["torch"])]
     some = "-some" if args.sides or args.workloads else ""
-    name = ("cohorts" if args.cohorts else "peers" if args.peers else "bench") + some + ("-portable" if args.portable else "")
+    name = ("cohorts" if args.cohorts else "peers" if args.peers else "bench") + some + portable
     fma, note = machine.build_fma(environments.MADE)
 
     def words(results: list[Any]) -> str:
@@ -287,7 +301,18 @@ def job(args: argparse.Namespace, where: str) -> Job:
         words,
         lambda results, path: plot.draw(results, path, where),
         lambda results: any("failed" in found["sides"][OURS] for found in results),
+        lambda results: [f"{found['workload']}: {why}" for found in results for why in report.doubts(found)],
     )
+
+
+def _one_by_one(names: Sequence[str], measured: Callable[[str, Callable[..., None]], Any]) -> Iterator[Any]:
+    """Each of these measured, with progress."""
+    for n, name in enumerate(names, 1):
+        tell = progress(f"bench: {n} of {len(names)}, {name}")
+        tell("measuring")
+        found = measured(name, tell)
+        tell("done", last=True)
+        yield found
 
 
 def compared(args: argparse.Namespace, works: Sequence[Workload], peers: Sequence[Peer], fma: list[str] | None) -> Iterator[dict[str, Any]]:
@@ -330,9 +355,11 @@ def taken(seconds: float = 1.0) -> float:
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m benches.bench", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benches.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--peers", action="store_true", help="all peers, 20 clients a round; makes their environments")
-    parser.add_argument("--cohorts", action="store_true", help="100 and 500 clients a round instead")
+    parser.add_argument("--cohorts", action="store_true", help="all peers, 100 and 500 clients a round")
     parser.add_argument("--portable", action="store_true", help="ours without native kernels")
     parser.add_argument("--sides", nargs="+", choices=PEERS, help="only these, beside ours")
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, help="only these")
@@ -347,16 +374,19 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--warm", type=int, default=how.warm, help=f"rounds before ({how.warm})")
     parser.add_argument("--threads", type=int, default=2, help="cores of every side (2)")
     parser.add_argument("--torch", type=Path, metavar="PYTHON", help="an interpreter with torch, instead of an environment of its own")
-    parser.add_argument("--scaling", action="store_true", help="ours: memory and time over the clients of a round")
-    parser.add_argument("--overhead", action="store_true", help="ours: what a round costs beside training")
-    parser.add_argument("--profile", action="store_true", help="ours: where the time of a round goes")
+    ours = parser.add_mutually_exclusive_group()
+    ours.add_argument("--scaling", action="store_true", help="ours: memory and time over the clients of a round")
+    ours.add_argument("--overhead", action="store_true", help="ours: what a round costs beside training")
+    ours.add_argument("--profile", action="store_true", help="ours: where the time of a round goes")
     parser.add_argument("--out", type=Path, default=OWN, help="where table, picture and history.jsonl go (runs/benches)")
-    parser.add_argument("--publish", action="store_true", help="to benches/results and benches/history.jsonl, which the docs quote")
+    parser.add_argument("--publish", action="store_true", help="also to benches/results and benches/history.jsonl, which the docs quote")
     args = parser.parse_args()
+    if (args.scaling or args.overhead or args.profile) and (args.peers or args.cohorts or args.sides or args.workloads):
+        parser.error("--scaling, --overhead and --profile: allowed without other sides and workloads")
     if min(args.turns, args.threads, args.warm) < 1:
         parser.error("--turns, --threads and --warm: allowed whole numbers from 1")
-    if args.publish and (args.sides or args.workloads or args.out != OWN):
-        parser.error("--publish: allowed without --sides, --workloads and --out: a part would stand in the place of the whole")
+    if args.publish and (args.sides or args.workloads):
+        parser.error("--publish: allowed without --sides and --workloads: a part would stand in the place of the whole")
     return args
 
 
@@ -373,25 +403,43 @@ def main() -> int:
         print(f"bench: warning: others take {share:.0%} of the cores now; what is measured beside them is worth nothing", file=sys.stderr)
     print_of = machine.fingerprint(args.threads)
     where = f"{started[:10]}, {print_of['cpu']}, {args.threads} of {os.cpu_count()} cores, of which others took {share:.0%} before."
-    out, history = (HERE / "results", HERE / "history.jsonl") if args.publish else (args.out, args.out / "history.jsonl")
-    out.mkdir(parents=True, exist_ok=True)
-    todo, results = job(args, where), []
-    page = out / f"{todo.name}.md"
+    args.out.mkdir(parents=True, exist_ok=True)
+    todo, results, entry = job(args, where), [], {}
+    page = args.out / f"{todo.name}.md"
     try:
         for found in todo.pieces:
             results.append(found)
             page.write_text(todo.words(results).rstrip() + "\n")
-            todo.draw(results, out / todo.name)
+            todo.draw(results, args.out / todo.name)
     except KeyboardInterrupt:
         print(f"\nbench: interrupted; {f'what was measured is in {page}' if results else 'nothing was measured'}", file=sys.stderr)
         return 130
     finally:
         if results:
             loads = {"load_before": load, "load_after": os.getloadavg()}
-            remember(history, {"bench": todo.name, "when": started, "machine": print_of | loads, "turns": args.turns, "results": results})
+            entry = {"bench": todo.name, "when": started, "commit": environment.checkout(), "machine": print_of | loads}
+            entry |= {"turns": args.turns, "results": results}
+            remember(args.out / "history.jsonl", entry)
     print(page.read_text())
     print(f"bench: {page}", file=sys.stderr)
-    return int(todo.failed(results))
+    if todo.failed(results):
+        return 1
+    return publish(todo, args.out, entry, todo.doubts(results)) if args.publish else 0
+
+
+def publish(todo: Job, out: Path, entry: Mapping[str, Any], doubts: Sequence[str]) -> int:
+    """Put what was measured where the documentation finds it, unless others used the machine meanwhile."""
+    if (share := taken()) > report.QUIET:
+        doubts = [*doubts, f"others take {share:.0%} of the cores now"]
+    if doubts:
+        print(f"bench: not published: {'; '.join(doubts)}", file=sys.stderr)
+        return 1
+    (HERE / "results").mkdir(parents=True, exist_ok=True)
+    for path in out.glob(f"{todo.name}.*"):
+        shutil.copyfile(path, HERE / "results" / path.name)
+    remember(HERE / "history.jsonl", entry)
+    print(f"bench: published in {HERE.name}/results; `make docs` writes the pages that quote it", file=sys.stderr)
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,19 +1,17 @@
 """The 3x3 convolutions of the paper's CNN, one by one: the native kernels beside the portable form and the processor's own limit.
 
-Everything is on one core, in one process and in turn, so that whatever else the machine does hits all alike; what counts is the best of
-many rounds, as a share of the limit in the same run: a loop of independent multiply-adds on registers. See README.md beside this file.
+    python -m benches.conv [--valid] [--layers 0 1]
+
+Everything is on one core and in turn, so that whatever else the machine does hits all alike; what counts is the best of many rounds, as a
+share of the limit in the same run: a loop of independent multiply-adds on registers (fma.cpp).
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 if hasattr(os, "sched_setaffinity"):  # before JAX counts the cores
@@ -23,26 +21,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benches import environments, machine
 from fedcodist import native
 from fedcodist.models.layers import im2col3x3
-from fedcodist.native.build import find_compiler
 
 BATCH, REPEATS = 20, 8  # convolutions in one program: its start must not count
-LIMIT_LOOPS = 100_000
-LIMIT = r"""
-typedef float V __attribute__((vector_size(4 * LANES)));
-extern "C" __attribute__((target(TARGET))) float limit(long loops, float a) {
-  V sum[10], by = V{} + a;
-  for (int j = 0; j < 10; j++) sum[j] = by * float(j);  // each another sum, or the compiler would keep one for all
-  for (long i = 0; i < loops; i++) {
-#pragma GCC unroll 10
-    for (int j = 0; j < 10; j++) sum[j] = sum[j] * by + by;
-  }
-  float total = 0;
-  for (int j = 0; j < 10; j++) total += sum[j][0];
-  return total;
-}
-"""
+LIMIT_SECONDS = 0.02
 
 
 class Layer(NamedTuple):
@@ -94,19 +78,6 @@ def programs(layer: Layer, conv: Callable[..., Any]) -> dict[str, Callable[[], A
     return {name: program(step) for name, step in steps.items()}
 
 
-def limit() -> tuple[Callable[[], Any], float]:
-    """A loop of multiply-adds on registers, and how many operations it does."""
-    lanes, target = {"avx512": (16, "avx512f"), "avx2": (8, "avx2,fma")}.get(native.path(), (4, "sse2"))
-    with tempfile.TemporaryDirectory() as place:
-        source, library = Path(place, "limit.cc"), Path(place, "limit.so")
-        source.write_text(LIMIT)
-        said = [f"-DLANES={lanes}", f'-DTARGET="{target}"']
-        subprocess.run([*find_compiler(), "-O3", "-fPIC", "-shared", "-Wno-psabi", *said, str(source), "-o", str(library)], check=True)
-        loop = ctypes.cdll.LoadLibrary(str(library)).limit
-    loop.argtypes, loop.restype = [ctypes.c_long, ctypes.c_float], ctypes.c_float
-    return lambda: loop(LIMIT_LOOPS, 0.5), 2.0 * 10 * lanes * LIMIT_LOOPS
-
-
 def main() -> None:
     """Measure in turn, print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -116,7 +87,9 @@ def main() -> None:
     args = parser.parse_args()
     if not native.path():
         parser.error(f"native convolutions: {native.describe()}")
-    loop, loop_flops = limit()
+    fma, why_not = machine.build_fma(environments.MADE)
+    if fma is None:
+        parser.error(why_not)
     runs: dict[tuple[str, str, str], Callable[[], Any]] = {}
     work: dict[tuple[str, str, str], float] = {}
     layers = VALID if args.valid else LAYERS
@@ -124,12 +97,11 @@ def main() -> None:
         for form, conv in {"native": native.conv3x3, "portable": portable}.items():
             for name, run in programs(layer, conv).items():
                 runs[str(layer), name, form], work[str(layer), name, form] = run, float(REPEATS * layer.flops)
-    best = dict.fromkeys([*runs, "limit"], float("inf"))
+    best, top = dict.fromkeys(runs, float("inf")), 0.0
     for turn in range(args.rounds + 1):  # the first one compiles
         for key, run in runs.items():
             best[key] = min(best[key], seconds(run)) if turn else best[key]
-            best["limit"] = min(best["limit"], seconds(loop))
-    top = loop_flops / best["limit"]
+        top = max(top, 1e9 * machine.fma_now(fma, 1, LIMIT_SECONDS))
     print(f"{native.describe()}, limit {top / 1e9:.0f} GFLOP/s on one core\n")
     print("| convolution | | native GFLOP/s | % of the limit | portable GFLOP/s | native / portable |\n|---|---|---|---|---|---|")
     for layer, name, form in runs:

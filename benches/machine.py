@@ -58,13 +58,17 @@ def build_fma(where: Path) -> tuple[list[str] | None, str]:
     return [str(program)], ""
 
 
+def fma_now(fma: list[str], threads: int, seconds: float = FMA_SECONDS) -> float:
+    """GFLOP/s of the loop on so many threads, now."""
+    return float(subprocess.run([*fma, str(threads), str(seconds)], capture_output=True, text=True, check=True).stdout.split()[1])
+
+
 def limits(fma: list[str] | None, threads: int) -> dict[str, float]:
     """GFLOP/s now: {fma_1, fma_all, sgemm_1, sgemm_all}; about 1.5 seconds."""
     found = {}
     for name, count in {"1": 1, "all": threads}.items():
         if fma is not None:
-            said = subprocess.run([*fma, str(count), str(FMA_SECONDS)], capture_output=True, text=True, check=True).stdout.split()
-            found[f"fma_{name}"] = float(said[1])
+            found[f"fma_{name}"] = fma_now(fma, count)
         env = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(count))}
         ran = subprocess.run(
             [sys.executable, "-m", "benches.machine"], env=env, cwd=HERE.parent, capture_output=True, text=True, check=True

@@ -35,6 +35,7 @@ from fedcodist import (
     native,
     tree,
 )
+from fedcodist.cli import prepare_jax
 from fedcodist.server import Adam
 
 
@@ -101,7 +102,8 @@ def federation(
 
 
 def main() -> None:
-    """Answer the driver's turns."""
+    """Answer the driver's turns, with the compilation cache that `fedcodist run` has."""
+    prepare_jax()
     work, threads = w.asked()
     fed, method = federation(work, threads, "lazy" in sys.argv)
     key = keys.root(0)

@@ -1,7 +1,7 @@
 """What a W1 round of ours costs beside the clients' training: sampling, the server step and the journal; and a checkpoint, by itself.
 
-It is the loop of `fedcodist run` without its screen: the same engine, journal and checkpoints, with a clock around each. The machine's
-limit is measured between its rounds, so that it also says how much of it the clients' training reaches where nobody else has a turn.
+It is the loop of `fedcodist run` without its screen: the same engine, journal and checkpoints, with a clock around each. Before every round
+the machine's limit has a short turn, so that it also says what share of it the clients' training reaches, pair by pair.
 `python -m benches.overhead NAME THREADS` prints one line of JSON.
 """
 
@@ -21,9 +21,10 @@ import jax
 from benches import environments, machine, ours, report
 from benches import workload as w
 from fedcodist import keys, runs
+from fedcodist.cli import prepare_jax
 
 WARM, ROUNDS, CHECKPOINT_EVERY = 3, 40, 5
-LIMITS_BEFORE = range(WARM - 1, WARM + ROUNDS, 10)  # rounds
+LIMIT_SECONDS, PAUSE_SECONDS = 0.1, 0.05  # threads of whoever had the turn before spin for a while
 
 
 class Timed:
@@ -42,20 +43,20 @@ class Timed:
         return self.engine.map(function, items)
 
 
-def measure(work: w.Workload, threads: int, limits: Callable[[], dict[str, float]]) -> dict[str, Any]:
-    """Medians over rounds, in milliseconds, and the best that the machine reached between them."""
+def measure(work: w.Workload, threads: int, limit: Callable[[], float] | None) -> dict[str, Any]:
+    """Medians over rounds, in milliseconds; and the share of the limit, GFLOP/s, if there is something that measures it."""
     fed, method = ours.federation(work, threads)
     engine = Timed(fed.engine)
     fed, key = replace(fed, engine=engine), keys.root(0)
     state = method.init(fed, key)
     rows: list[dict[str, float]] = []
     saves: list[float] = []
-    samples: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as root, runs.Run.open(Path(root) / "run", {"bench": work.name}) as run:
         run.resume(state)  # nothing yet: it opens the journal
         for t in range(1, WARM + ROUNDS + 1):
-            if t in LIMITS_BEFORE:
-                samples.append(limits())
+            time.sleep(PAUSE_SECONDS)
+            top = limit() if limit is not None else float("nan")
+            time.sleep(PAUSE_SECONDS)
             engine.seconds, start = 0.0, time.perf_counter()
             state, info = method.round(fed, state, t, key)
             jax.block_until_ready(state)
@@ -63,22 +64,29 @@ def measure(work: w.Workload, threads: int, limits: Callable[[], dict[str, float
             run.record({"round": t, "pools": info})
             run.time({"round": t, "seconds": round(journal - start, 4)})
             end = time.perf_counter()
-            rows.append({"round": end - start, "clients": engine.seconds, "journal": end - journal})
+            rows.append({"round": end - start, "clients": engine.seconds, "journal": end - journal, "top": top})
             if t % CHECKPOINT_EVERY == 0:
                 run.commit(t, state)
                 saves.append(time.perf_counter() - end)
-    rows = [{**row, "overhead": row["round"] - row["clients"]} for row in rows[WARM:]]
-    found = {f"{part}_ms": 1e3 * statistics.median(row[part] for row in rows) for part in rows[0]}
-    limit = report.limit_of([*samples, limits()])
-    speed = {"gflops": work.flops / found["clients_ms"] / 1e6, "limit": limit}
-    return {"workload": work.name, **found, **speed, "checkpoint_ms": 1e3 * statistics.median(saves)}
+    rows = rows[WARM:]
+    for row in rows:
+        row["overhead"] = row["round"] - row["clients"]
+    found = {f"{part}_ms": 1e3 * statistics.median(row[part] for row in rows) for part in ("round", "clients", "overhead", "journal")}
+    found["checkpoint_ms"] = 1e3 * statistics.median(saves)
+    speeds = [work.flops / row["clients"] / 1e9 for row in rows]
+    if limit is not None:
+        shares = [speed / row["top"] for speed, row in zip(speeds, rows, strict=True)]
+        found |= {"of_limit": report.spread(shares), "limit": report.spread([row["top"] for row in rows])}
+    return {"workload": work.name, "rounds": len(rows), **found, "gflops": report.spread(speeds)}
 
 
 def main() -> None:
     """What the command line asks for, as one line of JSON."""
+    prepare_jax()
     work, threads = w.asked()
     fma, _ = machine.build_fma(environments.MADE)
-    print(json.dumps(measure(work, threads, lambda: machine.limits(fma, threads))))
+    limit = None if fma is None else lambda: machine.fma_now(fma, threads, LIMIT_SECONDS)
+    print(json.dumps(measure(work, threads, limit)))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ import numpy as np
 from benches import ours
 from benches import workload as w
 from fedcodist import keys
+from fedcodist.cli import prepare_jax
 from fedcodist.clock import watch, whole
 from fedcodist.types import Data
 
@@ -91,6 +92,7 @@ def seeing(size: str) -> dict[str, float]:
 
 def main() -> None:
     """All of it, as one line of JSON."""
+    prepare_jax()
     threads = int(sys.argv[1])
     print(json.dumps({"rounds": [rounds_of(w.WORKLOADS[n], threads) for n in NAMES], "steps": {s: seeing(s) for s in w.CNNS}}))
 

@@ -170,6 +170,11 @@ def scaled(turns: Sequence[Mapping[int, Mapping[str, float]]], rss: Mapping[int,
     return {"cohorts": cohorts}
 
 
+def loud(found: Mapping[str, Any]) -> bool:
+    """Whether others used the machine in the rounds of different sizes."""
+    return any(c["others"] > QUIET for c in found["cohorts"].values())
+
+
 def scaling_table(found: Mapping[str, Any]) -> str:
     """Peak memory and the time of a client over the clients of a round."""
     lines = ["| clients of a round | ms a client, median | of the fewest's, paired | peak RSS MB |", "|---|---|---|---|"]
@@ -181,29 +186,37 @@ def scaling_table(found: Mapping[str, Any]) -> str:
         f"\n{found['workload']}, most less least, {found['turns']} turns: {memory:.0f} MB ({_met(memory < RSS_GOAL_MB)}, goal below "
         f"{RSS_GOAL_MB} MB), a client's time {slower:.0%} ({_met(slower < CLIENT_GOAL)}, goal within {CLIENT_GOAL:.0%})"
     )
-    if any(c["others"] > QUIET for c in found["cohorts"].values()):
+    if loud(found):
         lines.append(f"\nNOT QUIET: others took more than {QUIET:.0%} of the cores. Do not quote this.")
     return "\n".join(lines)
 
 
 def overhead_table(found: Mapping[str, Any]) -> str:
-    """What a round costs beside the clients' training."""
+    """What a round costs beside the clients' training, and what share of the machine's limit the training reaches."""
     share = found["overhead_ms"] / found["round_ms"]
-    reached = found["gflops"] / top_of(found["limit"])
-    goal = GOALS["peers"][found["workload"]][OURS]
+    lines = [
+        "| a W1 round | ms, median |",
+        "|---|---|",
+        f"| whole, with its journal | {found['round_ms']:.1f} |",
+        f"| clients' training, with reading and folding | {found['clients_ms']:.1f} |",
+        f"| the rest: sampling, server step, journal | {found['overhead_ms']:.1f} ({share:.1%}, {_met(share < OVERHEAD_GOAL)}) |",
+        f"| of which the journal | {found['journal_ms']:.2f} |",
+        f"| a checkpoint, beside all this | {found['checkpoint_ms']:.1f} |",
+        "",
+    ]
+    speed, goal = found["gflops"], GOALS["peers"][found["workload"]][OURS]
+    said = f"The clients' training, {found['rounds']} rounds: {speed['median']:.0f} GFLOP/s ({speed['q1']:.0f}-{speed['q3']:.0f})"
+    if "limit" not in found:
+        return "\n".join([*lines, f"{said}. There is no compiler, so the machine's limit is not measured."])
+    of, top = found["of_limit"], found["limit"]
+    said += (
+        f", {of['median']:.0%} ({of['q1']:.0%}-{of['q3']:.0%}) of what a loop of FMAs on the same cores reached right before each round "
+    )
+    said += (
+        f"({_met(of['median'] >= goal)}, goal {goal:.0%}). That loop: {top['median']:.0f} GFLOP/s, at best {top['high']:.0f}, of which the "
+    )
     return "\n".join(
-        [
-            "| a W1 round | ms, median |",
-            "|---|---|",
-            f"| whole, with its journal | {found['round_ms']:.1f} |",
-            f"| clients' training, with reading and folding | {found['clients_ms']:.1f} |",
-            f"| the rest: sampling, server step, journal | {found['overhead_ms']:.1f} ({share:.1%}, {_met(share < OVERHEAD_GOAL)}) |",
-            f"| of which the journal | {found['journal_ms']:.2f} |",
-            f"| a checkpoint, beside all this | {found['checkpoint_ms']:.1f} |",
-            "",
-            f"The clients' training: {found['gflops']:.0f} GFLOP/s, {reached:.0%} of the machine's limit ({_met(reached >= goal)}, goal "
-            f"{goal:.0%}). {limits_said(found['limit'])}",
-        ]
+        [*lines, f"{said}best round has {speed['high'] / top['high']:.0%} and the median {speed['median'] / top['high']:.0%}."]
     )
 
 
