@@ -34,7 +34,8 @@ def add(parser: Any, once: Any) -> None:
         action="append",
         default=[],
         metavar="PATTERN",
-        help="only these cells, as in 'images/merged/*', or a study's name; may be repeated",
+        help="only these cells (a family of data, a method, a column of the table: --list names them), as in 'images/merged/*', or a "
+        "study's name; may be repeated",
     )
     parser.add_argument("--seeds", action=once, metavar="LIST", help="such as 0, 0,1,2 or 0-4 (default: the budget's)")
     parser.add_argument("--out", default="runs/reproduce", action=once, metavar="DIR", help="where runs are kept (default: runs/reproduce)")
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     wrong: dict[str, str] = {}
     if not args.report:
         wanted = running.jobs(chosen, root, args.workers)
-        wrong = running.run(wanted, place, args.quiet, between=lambda: _write(args, every, root, place, draw=False))
+        wrong = running.run(wanted, root, args.quiet, between=lambda: _write(args, every, root, place, draw=False))
     result = _write(args, every, root, place, draw=True)
     if args.format == "json":
         from fedcodist.reproduce import results
@@ -92,7 +93,7 @@ def _write(args: argparse.Namespace, every: Any, root: Path, place: Path, draw: 
     from fedcodist import report
     from fedcodist.reproduce import figures, page, results, running
 
-    result = results.collect(args.table, args.budget, every, root, running.failed(place))
+    result = results.collect(args.table, args.budget, every, root, running.failed(root))
     place.mkdir(parents=True, exist_ok=True)
     (place / SUMMARY).write_text(results.dump(result) + "\n", "utf-8")
     draw = draw and report.available()

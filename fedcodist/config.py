@@ -200,7 +200,7 @@ def assemble(config: Config, task: Task, seed: int, clamp: bool = False) -> Expe
         method = _check_public(method, distill, task, clamp, problems)
     if problems:
         raise ConfigError("\n".join(map(str, problems[:MAX_PROBLEMS])))
-    table = config.topology if config.topology != "auto" else "complete" if len(pools) <= 4 else "chain"  # spec 2.4
+    table = config.topology if config.topology != "auto" else "complete" if len(pools) <= 4 else "chain"
     fed = Federation(task, pools, table, config.engine, config.rounds)
     return Experiment(fed, method, config.rounds, seed, config)
 

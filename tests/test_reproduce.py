@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -388,13 +389,13 @@ def test_a_run_that_diverges_is_noted_and_the_others_go_on(tiny, tmp_path, monke
     chosen = [arg for pattern in CENTRAL for arg in ("--cell", pattern)]
     assert command("table1", *chosen, "--out", str(tmp_path), "--quiet") == 7
     result = results.read(tmp_path / "table1-smoke/results.json")
-    assert result["failed"] == {"images/merged/6/in-domain, seed 0": "the server model of pool small is not finite in round 2"}
     merged = next(cell for cell in result["cells"] if cell["id"] == "images/merged/6/in-domain")
     assert merged["state"] == "partly" and merged["seeds"] == [1]
+    assert merged["diverged"] == {"0": "the server model of pool small is not finite in round 2"}
     assert "diverged" in (tmp_path / "table1-smoke/results.md").read_text()
     monkeypatch.setattr(session, "perform", perform)
     assert command("table1", *chosen, "--out", str(tmp_path), "--quiet") == 0
-    assert results.read(tmp_path / "table1-smoke/results.json")["failed"] == {}
+    assert not any(cell["diverged"] for cell in results.read(tmp_path / "table1-smoke/results.json")["cells"])
 
 
 def test_a_missing_store_is_told_with_its_command(tmp_path, monkeypatch):
@@ -405,6 +406,9 @@ def test_a_missing_store_is_told_with_its_command(tmp_path, monkeypatch):
     assert [line.partition(":")[0] for line in error.value.lines] == ["data stackoverflow", "data c4"]
     assert "(fedcodist data prepare stackoverflow --from PATH; or leave these cells out with --cell)" in error.value.lines[0]
     assert not (tmp_path / "runs").exists()
+    beside = running.jobs(cells.choose(cells.cells("table2", "small"), ["*/fedavg/shift"]), tmp_path)
+    with pytest.raises(DataError, match=r"or run what has its data: --cell 'library/\*'\)"):
+        running.run(beside, tmp_path, quiet=True)
     every = {
         store
         for table in paper.TABLES
@@ -560,7 +564,7 @@ def result_of(table: str, *made: dict, budget: str = "small", **more) -> dict:
         families[name] |= {"sizes": ["600", "13500"] if table == "figure4" else [], "domains": domains}
     provenance = {"version": "1", "commits": ["0123456789abcdef"], "uncommitted": 2, "data": {}, "environments": []}
     found = {"schema": 1, "table": table, "budget": budget, "says": "by hand", "rounds": 300, "paper_rounds": 1500, "decides": True}
-    return found | {"families": families, "cells": list(made), "failed": {}, "provenance": provenance} | more
+    return found | {"families": families, "cells": list(made), "provenance": provenance} | more
 
 
 def verdict(name: str, *found: dict) -> str:
@@ -698,6 +702,26 @@ def test_settings_that_nobody_tuned_decide_nothing(gains):
     assert verdict("ii", result_of("table1", *made)) == OPEN
 
 
+@pytest.mark.parametrize("gains", [SURE, NONE])
+@pytest.mark.parametrize("whose", [0, 1], ids=["the twin's", "its own"])
+def test_what_is_left_when_a_run_diverged_decides_nothing(gains, whose):
+    made = [*image_cell("periodic", "4700", "in-domain", gains, gains), *image_cell("merged", "4700", "in-domain", SURE, SURE)[1:]]
+    made[whose]["diverged"] = {"3": "the server model is not finite"}
+    found = {v.claim.name: v for v in claims.judge([result_of("table1", *made)])}["ii"]
+    assert found.verdict == OPEN and ", 3 seeds, seed 3 diverged (paper +2.5" in found.why
+
+
+def test_the_numbers_that_decide_are_shown():
+    made = [*image_cell("periodic", "4700", "600", SURE, SURE), *image_cell("periodic", "4700", "in-domain", SURE, SURE)[1:]]
+    whole = "+5.0 [2.5, 7.5], 3 seeds"
+    why = claims.judge([result_of("figure4", *made)])[0].why
+    assert f"{whole} with 600 images, {whole} with all; the first less half of the second +2.5 [1.3, 3.7], 3 seeds" in why
+    changes = {"small": {"question": {"0": SURE, "20": NONE}}}
+    made = [cell_of("language/periodic/shift", {"small": SURE}, spikes=changes)]
+    why = claims.judge([result_of("figure3", *made)])[-1].why
+    assert why.startswith(f"small on questions: {whole} at once, ") and "; half of the jump less what is left +2.5" in why
+
+
 def test_one_cell_of_two_experiments_is_refused():
     made, other = (image_cell("periodic", "4700", "in-domain", SURE, SURE) for _ in range(2))
     other[0]["run"] = "images-before-tuning"
@@ -809,6 +833,19 @@ def test_rows_of_ours_that_were_not_run_are_told_in_a_line():
     text = sections.table_1(result_of("table1", *image_cell("merged", "4700", "in-domain", [], []), idle), "images", "4700")
     assert "| MergedCodist | in-domain | – | not run |" in text  # the paper has it
     assert "| MergedCodist, each" not in text and "\nNot run, and not in the paper: MergedCodist, each model hears only itself.\n" in text
+
+
+def test_cells_of_which_none_was_run_name_the_command():
+    column = [cell_of(name, {}) for name in ("images/fedavg/3100", "images/merged/3100/in-domain")]
+    lead = "Not run; `fedcodist reproduce table1 --budget small --cell"
+    assert sections.table_1(result_of("table1", *column), "images", "3100") == f"{lead} 'images/*/3100*'` does it.\n"
+    assert all(fnmatch(cell["id"], "images/*/3100*") for cell in column)
+    whole = page.section(
+        result_of("table2", *(cell_of(f"language/{row}/shift", {}, settings={"method": {}}) for row in ("fedavg", "merged")))
+    )
+    assert "table2 --budget small --cell 'language/*'` does it" in whole and "|---" not in whole and "Settings" not in whole
+    column[0]["state"] = "missing"
+    assert sections.table_1(result_of("table1", *column), "images", "3100").startswith("| method |")  # it says why
 
 
 def test_rounds_are_those_of_what_was_run():

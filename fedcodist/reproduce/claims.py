@@ -6,7 +6,8 @@ of). A gain is
 - reproduced, if its interval lies above zero;
 - not reproduced, if its interval lies below zero, or holds zero and is so narrow (half of it less than half of the paper's effect) that an
   effect of the paper's size would have shown;
-- not decidable otherwise, with fewer than two seeds, and with settings that nobody has tuned.
+- not decidable otherwise, with fewer than two seeds, with settings that nobody has tuned, and where a run or its twin diverged: those
+  that are left would be a choice.
 
 A claim of several parts is reproduced if all parts are, not reproduced if one is not, and otherwise not decidable; one that was not run
 is not decidable. "Reproduced" is said of the direction: where the paper's gain is above the whole interval, that is told beside it. The
@@ -159,15 +160,17 @@ def _part(cells: Cells, name: str, verdict: str, what: str, gain: Difference | N
     """A part that is about one gain; `printed` is the paper's, in points."""
     if gain is None:
         return Part(OPEN, f"{what}: not run")
-    tuned = bool(dig(dict(cells.get(name) or {}), "tuned"))
     more = gain.high is not None and gain.high < printed / 100 and verdict == REPRODUCED
     beside = f"paper {points(printed / 100, sign=True)}" + (", which is more" if more else "")
-    return _if_tuned(tuned, verdict, f"{what}: {gain}", f" ({beside})")
+    return _decided([cells[name]], cells, verdict, f"{what}: {gain}", f" ({beside})")
 
 
-def _if_tuned(tuned: bool, verdict: str, why: str, more: str = "") -> Part:
-    """Settings that nobody has tuned decide nothing."""
-    return Part(verdict, f"{why}{more}") if tuned else Part(OPEN, f"{why}, untuned{more}")
+def _decided(mine: Sequence[Mapping[str, Any]], cells: Cells, verdict: str, why: str, more: str = "") -> Part:
+    """Settings that nobody has tuned decide nothing, and neither does what is left when a run diverged."""
+    against = [*mine, *(cells[cell["twin"]] for cell in mine if cell["twin"] in cells)]
+    lost = sorted({seed for cell in against for seed in cell.get("diverged", {})})
+    doubts = [*(f"seed {seed} diverged" for seed in lost), *([] if all(cell["tuned"] for cell in mine) else ["untuned"])]
+    return Part(OPEN if doubts else verdict, ", ".join([why, *doubts]) + more)
 
 
 def _lift(cells: Cells, name: str, pool: str, effect: float, what: str, domain: str = "all") -> Part:
@@ -242,7 +245,7 @@ def _claim_5(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -
         fades = [up / 2 - rest for up, rest in zip(jump, kept, strict=True)]
         verdict = combine([is_positive(over(jump)), is_positive(over(fades))])
         why = f"{pool} on {domain}: {over(jump)} at once, {points(fmean(kept), sign=True)} {last} rounds later"
-        parts.append(_if_tuned(cell["tuned"], verdict, why))
+        parts.append(_decided([cell], cells, verdict, f"{why}; half of the jump less what is left {over(fades)}"))
     return parts
 
 
@@ -263,8 +266,10 @@ def _claim_6(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -
         most = over([few[seed] - MOST * all_of_them[seed] for seed in few if seed in all_of_them])
         whole, some = over(list(all_of_them.values())), over(list(few.values()))
         verdict = is_positive(most) if lifts(whole, 0.0) == REPRODUCED else OPEN
-        why = f"{label}, both models: {some} with {int(sizes[0][len(start) :]):,} images, {whole} with all"
-        parts.append(_if_tuned(cells[sizes[0]]["tuned"], verdict, why))
+        why = (
+            f"{label}, both models: {some} with {int(sizes[0][len(start) :]):,} images, {whole} with all; the first less half of the second"
+        )
+        parts.append(_decided([cells[sizes[0]], cells[f"{start}in-domain"]], cells, verdict, f"{why} {most or 'not paired'}"))
     return parts
 
 

@@ -35,7 +35,10 @@ standard deviation over seeds after ±. "Gain" is the paired difference to plain
 points, with its 95 % interval (Student's t over seeds); one seed gives no interval. A seed draws initial models, cohorts and batches; which
 client has which examples, and which clients a pool has, is the same for all, so the intervals say nothing about other splits. In brackets
 after the paper's numbers is the paper's gain; it gives no seeds and no intervals. Tuned settings were found on held-out data and another
-seed, in shorter runs of the central column or of the shifted pools, and are used for all cells of their method ([how](tune.md)).
+seed, in shorter runs of the central column or of the shifted pools, and are used for all cells of their method ([how](tune.md)); the
+methods stand on FedAvg's rates, so behind them are FedAvg's trials and as many of their own. |P_H| is the size of the large model's pool, a
+cell is one method on one pool size and one set of public data, and the central column is the pool size in the middle, |P_H| = 4,700 for
+images.
 """
 
 
@@ -84,7 +87,9 @@ def section(r: Result, beside: str = f"{FOLDER}/", drawn: bool = True) -> str:
             if spent := sections.costs(r, name):
                 parts += ["What a run costs in the central column:\n", spent]
         elif r["table"] == "table2":
-            parts += [sections.table_2(r, name), "Settings:\n", sections.settings(r, name)]
+            parts.append(sections.table_2(r, name))
+            if used := sections.settings(r, name):
+                parts += ["Settings:\n", used]
         elif r["table"] == "figure3":
             parts.append(sections.spikes(r, name))
         else:

@@ -22,7 +22,7 @@ from fedcodist.errors import bad
 from fedcodist.reproduce import paper, studies
 from fedcodist.reproduce.budgets import BUDGETS
 from fedcodist.reproduce.cells import Cell
-from fedcodist.reproduce.running import run_directory
+from fedcodist.reproduce.running import run_directory, run_key
 
 SCHEMA = 1
 DIGITS = 4
@@ -60,8 +60,10 @@ def collect(table: str, budget: str, cells: Sequence[Cell], root: Path, failed: 
             }
             for name in used
         },
-        "cells": [_cell(table, cell, found[cell.id], found.get(cell.twin, [])) for cell in cells],
-        "failed": dict(sorted((failed or {}).items())),
+        "cells": [
+            _cell(table, cell, found[cell.id], found.get(cell.twin, [])) | {"diverged": _diverged(cell, found[cell.id], failed or {})}
+            for cell in cells
+        ],
         "provenance": {
             "version": fedcodist.__version__,
             "commits": sorted({name for run in everyone for name in run.commits}),  # that the runs were made by
@@ -78,7 +80,15 @@ def _finished(cell: Cell, root: Path) -> list[Any]:
         return []
     recorded = [runs.read(path) for path in runs.find(run_directory(cell, 0, root).parent, depth=1)]
     done = compare.by_seed(recorded)
-    return [done[seed] for seed in sorted(done, key=str) if isinstance(seed, int)]
+    return [done[seed] for seed in sorted(seed for seed in done if isinstance(seed, int))]
+
+
+def _diverged(cell: Cell, finished: Sequence[Any], failed: Mapping[str, str]) -> dict[str, str]:
+    """{seed: why} of the cell's runs that could not be finished."""
+    if cell.config is None:
+        return {}
+    done = {compare.seed_of(run) for run in finished}
+    return {str(seed): failed[key] for seed in cell.seeds if seed not in done and (key := run_key(cell, seed)) in failed}
 
 
 def _check_data(cells: Sequence[Cell], found: Mapping[str, Sequence[Any]]) -> None:

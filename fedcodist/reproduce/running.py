@@ -42,6 +42,11 @@ class Job(NamedTuple):
     def title(self) -> str:
         return f"{self.cell.id}, seed {self.seed}"
 
+    @property
+    def key(self) -> str:
+        """What it is noted under: the same for all tables that share the run, and another one once its settings change."""
+        return run_key(self.cell, self.seed)
+
 
 class State(NamedTuple):
     """How far a run is."""
@@ -74,6 +79,11 @@ def jobs(chosen: Iterable[Cell], root: Path, workers: int | None = None) -> list
 def run_directory(cell: Cell, seed: int, root: Path) -> Path:
     """Where a cell's run of this seed is kept."""
     return runs.run_path(root / RUNS, cell.name, cell.method, seed)
+
+
+def run_key(cell: Cell, seed: int) -> str:
+    """The name of that place among the runs."""
+    return run_directory(cell, seed, Path()).relative_to(RUNS).as_posix()
 
 
 def state(job: Job) -> State:
@@ -142,40 +152,40 @@ def listing(chosen: Sequence[Cell], root: Path) -> tuple[list[dict[str, Any]], s
     return rows, f"{done} of {len(every)} runs are done{left}"
 
 
-def failed(place: Path) -> dict[str, str]:
+def failed(root: Path) -> dict[str, str]:
     """{run: why it could not be finished}, as noted by earlier commands."""
     try:
-        table = json.loads((place / FAILED).read_text("utf-8"))
+        table = json.loads((root / FAILED).read_text("utf-8"))
     except (OSError, ValueError):
         return {}
     return {str(key): str(value) for key, value in table.items()} if isinstance(table, dict) else {}
 
 
-def note(place: Path, title: str, why: str | None) -> None:
+def note(root: Path, run: str, why: str | None) -> None:
     """Remember that a run failed, or that it no longer does."""
-    known = failed(place)
-    if (why is None and title not in known) or known.get(title) == why:
+    known = failed(root)
+    if (why is None and run not in known) or known.get(run) == why:
         return
-    known = {key: value for key, value in known.items() if key != title} | ({} if why is None else {title: why})
-    place.mkdir(parents=True, exist_ok=True)
-    checkpoint.replace_file(place / FAILED, (json.dumps(known, indent=1, sort_keys=True) + "\n").encode())
+    known = {key: value for key, value in known.items() if key != run} | ({} if why is None else {run: why})
+    root.mkdir(parents=True, exist_ok=True)
+    checkpoint.replace_file(root / FAILED, (json.dumps(known, indent=1, sort_keys=True) + "\n").encode())
 
 
-def run(wanted: Sequence[Job], place: Path, quiet: bool = False, between: Callable[[], None] = lambda: None) -> dict[str, str]:
+def run(wanted: Sequence[Job], root: Path, quiet: bool = False, between: Callable[[], None] = lambda: None) -> dict[str, str]:
     """Train what is not finished, in order. Gives back what failed in this call. `between` is called when all methods of a seed are over,
     so that whoever waits for a table finds one."""
     states = {job.path: state(job) for job in wanted}
     waiting = [job for job in wanted if not states[job.path].done]
     if not waiting:
         return {}
-    stores.check((job.config.task for job in waiting), "or leave these cells out with --cell")
+    stores.check((job.config.task for job in waiting), _others(waiting))
     tasks = _load(waiting)
     pace, wrong = Pace(wanted), {}
     with Screen(quiet) as display:
         if len(waiting) < len(wanted):
             display.say(f"{len(wanted) - len(waiting)} of {len(wanted)} runs are finished already")
-    for place_in_line, job in enumerate(waiting):
-        rest = [(other, states[other.path]) for other in waiting[place_in_line:]]
+    for turn, job in enumerate(waiting):
+        rest = [(other, states[other.path]) for other in waiting[turn:]]
         with Screen(quiet) as display:  # one a run: dozens of finished bars would push each other off the terminal
             display.say(f"run {len(wanted) - len(rest) + 1} of {len(wanted)}: {job.title} ({time_left(pace, rest)})")
             start = time.monotonic()
@@ -183,12 +193,12 @@ def run(wanted: Sequence[Job], place: Path, quiet: bool = False, between: Callab
                 follow(session.perform(job.config, tasks[job.task], job.seed, job.path.parents[2]), display)
             except session.DivergedRun as error:
                 wrong[job.title] = str(error).replace(f" ({job.path})", "")
-                note(place, job.title, wrong[job.title])
+                note(root, job.key, wrong[job.title])
                 display.say(f"failed: {job.title}: {wrong[job.title]}")
             except runs.Mismatch as error:
                 raise runs.Mismatch(str(error).replace("--name", "--out"), error.changes) from None
             else:
-                note(place, job.title, None)
+                note(root, job.key, None)
                 pace.see(job, (time.monotonic() - start) / max(1, job.config.rounds - states[job.path].at))
         following = [other for other, _ in rest[1:]]
         if not any(other.task == job.task for other in following):
@@ -196,6 +206,14 @@ def run(wanted: Sequence[Job], place: Path, quiet: bool = False, between: Callab
         if following and (following[0].cell.rank, following[0].seed) != (job.cell.rank, job.seed):
             between()
     return wrong
+
+
+def _others(waiting: Sequence[Job]) -> str:
+    """What can be run without the data that is missing."""
+    families = dict.fromkeys(job.cell.family for job in waiting)
+    lacking = {job.cell.family for job in waiting if not stores.there(job.config.task)}
+    whole = " ".join(f"--cell '{family}/*'" for family in families if family not in lacking)
+    return f"or run what has its data: {whole}" if whole else "or leave these cells out with --cell"
 
 
 def _load(waiting: Sequence[Job]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def overview(found: Sequence[Result]) -> str:
         )
     said = [tables.render(rows, "md"), ""]
     said += [f"Budget {name}: {says}." for name, says in {r["budget"]: r["says"] for r in found}.items()]
-    wrong = dict(item for r in found for item in r["failed"].items())
+    wrong = {f"{c['id']}, seed {seed}": why for r in found for c in r["cells"] for seed, why in c.get("diverged", {}).items()}
     if wrong:
         said += ["", "Not finished, because they diverged:", "", *(f"- {title}: {why}" for title, why in sorted(wrong.items()))]
     return "\n".join(said) + "\n"
@@ -60,27 +60,39 @@ def claims_block(found: Sequence[Result]) -> str:
 def table_1(r: Result, family: str, column: str) -> str:
     """One column of one half of Table 1; the central one has the rows that the paper does not, those that were not run in a line."""
     central = r["families"][family]["columns"][len(r["families"][family]["columns"]) // 2]
+    mine = [c for c in r["cells"] if c["family"] == family and (c["column"] == column or (c["column"] == "all" and column == central))]
+    if none := not_run(r, mine, f"{family}/*/{column}*"):
+        return none
     rows, idle = [], []
-    for cell in r["cells"]:
-        if cell["family"] == family and (cell["column"] == column or (cell["column"] == "all" and column == central)):
-            if cell["state"] == "none" and cell["row"] not in compare.LABELS:
-                idle.append(row_name(cell["row"]))
-                continue
-            rows.append(
-                {"method": row_name(cell["row"]), "public data": _public(r, cell), "seeds": show_seeds(cell)} | _numbers(r, cell, "all")
-            )
+    for cell in mine:
+        if cell["state"] == "none" and cell["row"] not in compare.LABELS:
+            idle.append(row_name(cell["row"]))
+            continue
+        rows.append(
+            {"method": row_name(cell["row"]), "public data": _public(r, cell), "seeds": show_seeds(cell)} | _numbers(r, cell, "all")
+        )
     rest = f"\nNot run, and not in the paper: {'; '.join(idle)}.\n" if idle else ""
     return f"{tables.render(rows, 'md')}\n{rest}"
 
 
 def table_2(r: Result, family: str) -> str:
     """Accuracy by domain; the small model learns the first one only, the large model the second."""
+    mine = [cell for cell in r["cells"] if cell["family"] == family]
+    if none := not_run(r, mine, f"{family}/*"):
+        return none
     rows = []
     for domain, ours in r["families"][family]["domains"].items():
-        for cell in (cell for cell in r["cells"] if cell["family"] == family):
+        for cell in mine:
             shown = domain if domain == "mixed" else figures.domain_name(domain, ours)
             rows.append({"test sentences": shown, "method": row_name(cell["row"]), "seeds": show_seeds(cell)} | _numbers(r, cell, ours))
     return f"{_beside(r, family)}{tables.render(rows, 'md')}\n"
+
+
+def not_run(r: Result, cells: Sequence[Mapping[str, Any]], names: str) -> str:
+    """Where none of these cells was run: what runs them, in the place of a table of dashes."""
+    if any(cell["state"] != "none" for cell in cells):
+        return ""
+    return f"Not run; `fedcodist reproduce {r['table']} --budget {r['budget']} --cell '{names}'` does it.\n"
 
 
 def _beside(r: Result, family: str) -> str:
@@ -155,7 +167,13 @@ def settings(r: Result, family: str) -> str:
     for cell in r["cells"]:
         used = cell["settings"]
         paper_row = cell["row"] in compare.LABELS and cell["public"] != "out-of-domain"
-        if not used or cell["family"] != family or not paper_row or not (_central(r, cell) or cell["column"] == "shift"):
+        if (
+            not used
+            or not cell["seeds"]
+            or cell["family"] != family
+            or not paper_row
+            or not (_central(r, cell) or cell["column"] == "shift")
+        ):
             continue
         pools = [used[pool] for pool in used if pool != "method"]
         row = {"method": row_name(cell["row"]), "settings": "tuned" if cell["tuned"] else "untuned"}

@@ -35,6 +35,11 @@ def needed(task: Any) -> list[str]:
     return [task.data, *([task.public] if task.public != "in_domain" else [])]
 
 
+def there(task: Any) -> bool:
+    """Whether all that a task opens is prepared."""
+    return all((store.locate(name) / store.META).is_file() for name in needed(task))
+
+
 def check(tasks: Iterable[Any], hint: str = "") -> None:
     """DataError, with a line for each store that is not there and how to prepare it."""
     names = dict.fromkeys(name for task in tasks for name in needed(task))
