@@ -82,8 +82,9 @@ def _tune(args: argparse.Namespace) -> int:
     seed = args.seed if args.seed is not None else (base.seeds or (0,))[0]
     search = tune.Search(base, _space(args, base), args.trials, seed, args.objective, not args.no_prune, args.clamp)
     paired = base.method.kind != "fedavg"
-    if not paired and args.rates_from:
-        raise ConfigError("--rates-from: got it for fedavg; allowed for a method that has a twin")
+    for flag in ("twin", "rates_from"):
+        if not paired and getattr(args, flag):
+            raise ConfigError(f"--{flag.replace('_', '-')}: got it for fedavg; allowed for a method that has a twin")
     twin = tune.twin(search)
     # A method whose rates are not searched stands on its twin's, or the twin would be the only one with tuned rates.
     fixed = paired and (args.rates_from or (args.twin and not space.federated(search.space)))
@@ -96,14 +97,17 @@ def _tune(args: argparse.Namespace) -> int:
     with Screen(args.quiet) as screen:
         for note in task.notes:
             screen.say(f"data: {note}")
-        if args.twin and paired:
+        if args.twin:
             arms.append((twin, _study(args, twin, task, screen)))
         if fixed:
-            best = _winner(twin, arms[0][1] if arms else tune.trials(twin, args.out, task))
-            search = tune.rated(search, twin, best)
-            screen.say(f"rates of {search.config.method.kind}: those of trial {best.number} of its twin")
+            found = arms[0][1] if arms else tune.trials(twin, args.out, task)
+            best = _winner(twin, found)
+            first = best if args.restart else tune.stands_on(search, twin, found, args.out) or best
+            search = tune.rated(search, twin, first)
+            better = f"; trial {best.number} is better by now: another --name stands on that" if first.number != best.number else ""
+            screen.say(f"rates of {search.config.method.kind}: those of trial {first.number} of its twin{better}")
         arms.append((search, _study(args, search, task, screen)))
-        many = args.confirm if args.confirm is not None else 3 if args.twin and paired else 0
+        many = args.confirm if args.confirm is not None else 3 if args.twin else 0
         winners = [_winner(one, found) for one, found in arms]
         confirmed: list[dict[int, Any]] = []
         if many:
@@ -173,6 +177,9 @@ def _print(args: argparse.Namespace, arms: Sequence[tuple[Any, list[Any]]], winn
     print()
     for search, _ in arms:
         print(f"best: {tune.place(args.out, search.config) / tune.BEST}")
+    if len(arms) > 1:
+        ran = " ".join(f"runs/{tune.tuned_name(search.config)}/{search.config.method.kind}" for search, _ in arms)
+        print(f"on the test split: fedcodist run each of them, then fedcodist compare {ran}")
 
 
 def _best(search: Any, found: list[Any]) -> list[Any]:

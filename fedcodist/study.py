@@ -30,6 +30,7 @@ from fedcodist.trial import Job, Outcome, Report, every, share
 FACTS, JOURNAL, LOCK = "study.json", "study.journal", "study.lock"
 TRIALS, BEST, CONFIRMED = "trials.jsonl", "best.toml", "confirmed.jsonl"
 STARTUP = 5  # complete trials before any other is stopped early
+RANDOM = 10  # trials before TPE learns from them: the config's own, and draws from the ranges
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,14 @@ class Trial(NamedTuple):
         return next(self.values[name] for name, range in self.search.space.items() if key in range.keys)
 
 
+def begun(root: str | Path, config: Config) -> dict[str, Any] | None:
+    """The config of a study that is there already, as it was written down; None if there is none."""
+    try:
+        return checkpoint.unseal(place(root, config) / FACTS)["study"]["config"]
+    except (Damaged, KeyError, TypeError):
+        return None
+
+
 def place(root: str | Path, config: Config) -> Path:
     """Where the study of this config lives."""
     return runs.run_path(root, config.name, config.method.kind, 0).parent
@@ -99,7 +108,7 @@ class Desk:
             # A sampler for each suggestion, seeded by its place: the same whether or not the study was ever interrupted.
             place = self.done + len(self._flying)
             seed = int(keys.derive(keys.root(self._search.seed), "suggest", place)[0])
-            self._opened.sampler = _optuna().samplers.TPESampler(seed=seed, multivariate=True)
+            self._opened.sampler = _optuna().samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=RANDOM)
             trial = self._opened.ask(_distributions(self._search.space))
         self._flying[trial.number] = trial
         config = self._config
@@ -121,8 +130,7 @@ class Desk:
         with self._signals.shield():
             trial.set_user_attr("outcome", outcome._asdict())
             if self._search.objective == "pareto":
-                accuracy = [0.0 if outcome.diverged else outcome.accuracy[pool] for pool in sorted(self._search.config.pools)]
-                self._opened.tell(trial, [*accuracy, outcome.server_flops])
+                self._opened.tell(trial, self._goods(outcome))
             elif outcome.diverged or outcome.pruned:
                 if outcome.diverged:
                     trial.report(0.0, outcome.rounds)  # what TPE is to think of it
@@ -132,6 +140,13 @@ class Desk:
         self.done += 1
         if not outcome.pruned and not outcome.diverged and (self.best is None or outcome.value > self.best[0]):
             self.best = outcome.value, job.number
+
+    def _goods(self, outcome: Outcome) -> list[float]:
+        """What a trial is judged by if it is not by one number. One that diverged has saved its server nothing: it is as dear as any."""
+        if not outcome.diverged:
+            return [*(outcome.accuracy[pool] for pool in sorted(self._search.config.pools)), outcome.server_flops]
+        seen = [trial.values[-1] for trial in self._opened.get_trials(deepcopy=False) if trial.values]
+        return [*[0.0] * len(self._search.config.pools), max([outcome.server_flops, *seen])]
 
 
 def trials(search: Search, opened: Any) -> list[Trial]:
@@ -269,13 +284,24 @@ def locked(paths: Sequence[Path]) -> Iterator[Sequence[Path]]:
             lock_file.release(lock)
 
 
-def _facts(search: Search, data: str) -> dict[str, Any]:
-    """What a study is, besides how many trials it has."""
-    config = plain(search.config)
+def bare(config: Config) -> dict[str, Any]:
+    """A config as a study keeps it: without what changes no result."""
+    found = plain(config)
     for key in HARMLESS:
         inside, _, last = key.rpartition(".")
-        (config[inside] if inside else config).pop(last, None)
-    facts = {"config": config, "space": space.plain(search.space), "data": data, "seed": search.seed, "objective": search.objective}
+        (found[inside] if inside else found).pop(last, None)
+    return json.loads(canonical(found))
+
+
+def _facts(search: Search, data: str) -> dict[str, Any]:
+    """What a study is, besides how many trials it has."""
+    facts = {
+        "config": bare(search.config),
+        "space": space.plain(search.space),
+        "data": data,
+        "seed": search.seed,
+        "objective": search.objective,
+    }
     return json.loads(canonical(facts | {"prune": search.prune, "clamp": search.clamp, "evaluate_every": every(search.config)}))
 
 
@@ -312,7 +338,8 @@ def _said(table: Mapping[str, Any], key: str) -> str:
 
 
 def _set_aside(path: Path) -> list[str]:
-    there = [name for name in (FACTS, JOURNAL, CONFIRMED, TRIALS, BEST) if (path / name).exists()]
+    fronts = sorted(old.name for old in path.glob("front-*.toml"))
+    there = [name for name in (FACTS, JOURNAL, CONFIRMED, TRIALS, BEST, *fronts) if (path / name).exists()]
     if not there:
         return []
     aside = next(path / f"before-{n}" for n in count(1) if not (path / f"before-{n}").exists())

@@ -290,7 +290,8 @@ def _hear(desk: Desk, line: Any, busy: dict[Any, Job], process: Any) -> Report |
     except (EOFError, OSError):
         process.join(5)
         how = f"signal {-process.exitcode}" if (process.exitcode or 0) < 0 else f"exit code {process.exitcode}"
-        raise TrialFailed(f"trial {job.number}: its process died ({how}); the same command tries it again", 9) from None
+        code = 9 if process.exitcode == -signal.SIGKILL else 70  # as a rule the kernel kills for memory; anything else is ours
+        raise TrialFailed(f"trial {job.number}: its process died ({how}); the same command tries it again", code) from None
     if isinstance(news, Outcome):
         del busy[line]
         desk.told(job, news)

@@ -1,9 +1,9 @@
 """Tuning: many trainings of a config with other values of some of its keys, judged on held-out data, and the winner put to the test of
 seeds that no trial has seen, beside a FedAvg twin that had as many trials.
 
-`run` searches, `confirm` trains winners again; both are generators, and whoever consumes them draws the screen. Deliberately absent: the
-test split (trial.py takes it away; the last word is `fedcodist run best.toml`), and any rule that lets a method see more trials than its
-twin.
+`run` searches, `confirm` trains winners again; both are generators, and whoever consumes them draws the screen. A method that stands on its
+twin's rates (`rated`) has had the trials of both, and whoever quotes it says so. Deliberately absent: the test split (trial.py takes it
+away; the last word is `fedcodist run best.toml`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from fedcodist.task import Task
 from fedcodist.trial import Job, Outcome, Report, alone, content, share, unseen, work
 
 PREFIXES = "prefixes"  # beside the methods of a config, which share them
+FRESH = 3  # seeds of a winner's own run, at least
 
 
 class Event(NamedTuple):
@@ -103,6 +104,12 @@ def rated(search: Search, by: Search, best: Trial) -> Search:
     for key in (key for range in by.space.values() for key in range.keys):
         base = space.put(base, key, best.get(key))
     return replace(search, config=base, space=space.without(search.space, by.space))
+
+
+def stands_on(search: Search, by: Search, found: Iterable[Trial], root: str | Path) -> Trial | None:
+    """The trial of another study whose values this one was begun with, if it was: it goes on with them, whoever has won there since."""
+    stored = study.begun(root, search.config)
+    return next((t for t in found if t.state == "complete" and study.bare(rated(search, by, t).config) == stored), None)
 
 
 def fresh(seed: int, many: int) -> list[int]:
@@ -204,21 +211,40 @@ def rows(search: Search, found: Iterable[Trial]) -> list[dict[str, Any]]:
 
 
 def write(search: Search, path: Path, found: Sequence[Trial]) -> None:
-    """All trials as JSON lines, and the best as a config that can be run."""
+    """All trials as JSON lines, and the best as a config that can be run; of a front every member."""
     lines = [json.dumps(row | {"curve": trial.outcome.curve}) for row, trial in zip(rows(search, found), found, strict=True)]
     checkpoint.replace_file(path / TRIALS, "".join(f"{line}\n" for line in lines).encode())
     best = winner(found)
     if best is None:
         return
     many = sum(trial.state != "lost" for trial in found)
-    pools = ", ".join(f"{pool} {value:.4f}" for pool, value in best.outcome.accuracy.items())
+    wanted = {BEST: best}
+    if search.objective == "pareto":
+        wanted |= {f"front-{trial.number}.toml": trial for trial in front(found)}
+        for old in path.glob("front-*.toml"):
+            if old.name not in wanted:
+                old.unlink()
+    for name, trial in wanted.items():
+        checkpoint.replace_file(path / name, _runnable(search, trial, many, path / name).encode())
+
+
+def _runnable(search: Search, trial: Trial, many: int, path: Path) -> str:
+    """A trial as a config, on seeds that no trial has used, with a head that says where it comes from."""
+    pools = ", ".join(f"{pool} {value:.4f}" for pool, value in trial.outcome.accuracy.items())
+    what = "The best" if path.name == BEST else "One of the front"
+    how = "TPE" if many > study.RANDOM else "random draws"
     head = [
-        f"The best of {many} trials by TPE over {len(search.space)} parameters, trained on seed {search.seed} and judged on held-out data:",
-        f"trial {best.number}, mean accuracy {best.value:.4f} ({pools}). The best of many looks better than it is.",
-        f"Run it: fedcodist run {checkpoint.say(path / BEST)}",
+        f"{what} of {many} trials by {how} over {len(search.space)} parameters, trained on seed {search.seed} and judged on held-out data:",
+        f"trial {trial.number}, mean accuracy {trial.value:.4f} ({pools}). The best of many looks better than it is.",
+        f"Run it: fedcodist run {checkpoint.say(path)}",
     ]
     for key in (key for range in search.space.values() for key in range.keys):
-        head.append(f"tuned: {key} = {canonical(best.get(key))}, was {canonical(space.get(search.config, key))}")
-    tuned = replace(best.config, name=f"{search.config.name[:58]}-tuned")  # not in the way of runs of the config as it was
-    text = "".join(f"# {line}\n" for line in head) + toml.text(config.plain(tuned)) + "\n"
-    checkpoint.replace_file(path / BEST, text.encode())
+        head.append(f"tuned: {key} = {canonical(trial.get(key))}, was {canonical(space.get(search.config, key))}")
+    seeds = tuple(fresh(search.seed, max(FRESH, len(search.config.seeds))))
+    tuned = replace(trial.config, name=tuned_name(search.config), seeds=seeds)
+    return "".join(f"# {line}\n" for line in head) + toml.text(config.plain(tuned)) + "\n"
+
+
+def tuned_name(base: Config) -> str:
+    """The name of a winner's runs: not in the way of runs of the config as it was."""
+    return f"{base.name[:58]}-tuned"

@@ -427,6 +427,14 @@ def test_the_front(base, tmp_path, pretend):
     assert [t.outcome.server_flops for t in best] == sorted(t.outcome.server_flops for t in best)
     assert {t.config.method.distill.steps for t in best} == {1, 2, 3, 4, 5}, "more than 5 steps cost more, and gain nothing"
     assert tune.winner(found).value == 0.9 and tune.winner(found) in found
+    made = {path.name: config.read(path) for path in tune.place(tmp_path, base).glob("front-*.toml")}
+    assert made == {f"front-{t.number}.toml": replace(t.config, name="small-tuned", seeds=(1, 2, 3)) for t in best}
+    with study.opened(search, tune.place(tmp_path, base), trial.content(base.task.load())) as (opened, _):
+        told = [t for t in opened.get_trials() if t.values]
+    lost = {t.number for t in found if t.state == "diverged"}
+    for t in told:
+        before = [o.values[-1] for o in told if o.number < t.number]
+        assert t.number not in lost or t.values == [0.0, 0.0, max([0.0, *before])], "one that diverged is not taken for a cheap one"
 
 
 # -- one training --
@@ -746,12 +754,15 @@ def test_the_winners_file_is_the_winner_and_runs(read, tmp_path, capsys):
     found = finish(searched(base), tmp_path)
     best = tune.winner(found)
     path = tune.place(tmp_path, base) / "best.toml"
-    assert config.read(path) == replace(best.config, name="small-tuned")
+    assert config.read(path) == replace(best.config, name="small-tuned", seeds=(0, 1, 2)), "seeds that no trial has seen"
     head = path.read_text().split("task =")[0]
-    assert f"# The best of 3 trials by TPE over {len(best.search.space)} parameters, trained on seed 7 and judged on held-out data:" in head
+    assert (
+        f"# The best of 3 trials by random draws over {len(best.search.space)} parameters, trained on seed 7 and judged on held-out data:"
+        in head
+    )
     assert f"trial {best.number}, mean accuracy {best.value:.4f} (small " in head and f"Run it: fedcodist run {path}" in head
     assert f"# tuned: pools.small.learns.lr = {best.get('pools.small.learns.lr')}, was 0.001" in head
-    assert cli.main(["run", str(path), "--out", str(tmp_path / "runs"), "--quiet"]) == 0
+    assert cli.main(["run", str(path), "--seeds", "7", "--out", str(tmp_path / "runs"), "--quiet"]) == 0
     (run,) = runs.find(tmp_path / "runs")
     result = runs.read(run).result
     assert {pool: result["held_out"][pool]["all"]["accuracy"] for pool in base.pools} == best.outcome.accuracy, (
@@ -786,7 +797,8 @@ def test_twin_first_with_as_many_trials_and_its_rates(base, tmp_path, pretend, c
     own = tune.trials(fixed, tmp_path / "out")[0]
     assert own.own and own.config.pools["large"].server.lr == best.values["pools.large.server.lr"]
     assert re.search(r"MergedCodist +small +\d\d\.\d +\d\d\.\d \+- 0\.0 +\+7\.0 \[7\.0, 7\.0\]", said), said
-    assert said.endswith(f"best: {tmp_path}/out/small/fedavg/best.toml\nbest: {tmp_path}/out/small/merged/best.toml\n")
+    assert f"best: {tmp_path}/out/small/fedavg/best.toml\nbest: {tmp_path}/out/small/merged/best.toml\n" in said
+    assert said.endswith("fedcodist run each of them, then fedcodist compare runs/small-tuned/fedavg runs/small-tuned/merged\n")
     # The same command again trains nothing, and shows the same.
     trained.clear()
     code, again, _ = call("--twin", "--space", "distillation", "--trials", 6, "--quiet")
@@ -797,6 +809,18 @@ def test_twin_first_with_as_many_trials_and_its_rates(base, tmp_path, pretend, c
     shown = json.loads(third)
     assert {row["method"] for row in shown["trials"]} == {"merged"} and shown["fresh"] == [] and len(shown["trials"]) == 6
     assert shown["trials"][0]["method.alpha"] == 0.7
+
+
+def test_more_trials_go_on_where_the_twin_has_another_winner(tmp_path, pretend, call):
+    trained = pretend(lambda one, t: 0.2 + len(trained) / 1000)  # the last trial is the best
+    given = ("--twin", "--space", "distillation", "--confirm", 0)
+    code, _, errors = call(*given, "--trials", 3)
+    assert code == 0 and errors.splitlines()[3] == "rates of merged: those of trial 2 of its twin"
+    code, said, errors = call(*given, "--trials", 6)
+    assert code == 0 and "those of trial 2 of its twin; trial 5 is better by now: another --name stands on that\n" in errors
+    assert "tune fedavg: 6 of 6" in errors and "tune merged: 6 of 6" in errors and "MergedCodist: trial 5" in said
+    code, _, errors = call(*given, "--trials", 3, "--restart")
+    assert code == 0 and "rates of merged: those of trial 2 of its twin\n" in errors
 
 
 def test_twin_of_a_whole_space(base, tmp_path, pretend, call):
@@ -839,6 +863,7 @@ def test_formats(pretend, call, form):
             ["--set", "method.kind='fedavg'", "--set", "method={ kind = 'fedavg' }", "--rates-from", "twin"],
             "--rates-from: got it for fedavg",
         ),
+        (["--set", "method={ kind = 'fedavg' }", "--twin"], "--twin: got it for fedavg; allowed for a method that has a twin"),
         (["--twin", "--rates-from", "twin", "--space", "rates", "--trials", "1"], "--rates-from: got a space that has nothing else"),
         (["--set", "pools.large.cohort=99"], "pools.large.cohort: got 99; allowed at most 4 clients"),
         (["--trials", "2", "--trials", "3"], "--trials is given twice"),

@@ -109,11 +109,12 @@ def speed_table(history: Path) -> str:
 
 
 def _quotable(row: Mapping[str, Any]) -> bool:
-    """Whether a run of the benchmark had all of its workloads, and the machine for itself."""
+    """Whether a run of the benchmark had all of its workloads with our side alive, and the machine for itself."""
     wanted = QUOTED.get(row["bench"], ())
     results = row["results"] if wanted else []
     whole = set(wanted) <= {result["workload"] for result in results}
-    return bool(wanted) and whole and not any(map(doubts, results))
+    alive = not any("failed" in result["sides"]["fedcodist"] for result in results)
+    return bool(wanted) and whole and alive and not any(map(doubts, results))
 
 
 def _theirs_over_ours(columns: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -185,7 +186,8 @@ def tuning(file: Path) -> str:
                 "trials": len(one["trials"]),
                 "stopped early": sum(trial["state"] == "pruned" for trial in one["trials"]),
                 "rounds": one["rounds"],
-                "best, held-out accuracy, %: small / large": " / ".join(f"{100 * best[f'accuracy {pool}']:.1f}" for pool in pools),
+                "the best": "trial 0, the start" if best["trial"] == 0 else f"trial {best['trial']}",
+                "its held-out accuracy, %: small / large": " / ".join(f"{100 * best[f'accuracy {pool}']:.1f}" for pool in pools),
                 "settings": ", ".join(said),
             }
         )
