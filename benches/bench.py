@@ -264,7 +264,12 @@ def job(args: argparse.Namespace, where: str) -> Job:
         )
     if args.overhead:
         pieces = _one_by_one(("w1-small-20",), lambda name, tell: apart("overhead", name, str(args.threads)))
-        return Job(f"overhead{portable}", pieces, lambda results: f"{where}\n\n{report.overhead_table(results[0])}")
+        return Job(
+            f"overhead{portable}",
+            pieces,
+            lambda results: f"{where}\n\n{report.overhead_table(results[0])}",
+            doubts=lambda results: report.unsteady(results[0]),
+        )
     if args.profile:
         pieces = _one_by_one(("profile",), lambda _, tell: apart("profile", str(args.threads)))
         return Job(f"profile{portable}", pieces, lambda results: f"{where}\n\n{report.profile_table(results[0])}")

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 OURS = "fedcodist"
+STEADY = 0.9  # of its best is what the FMA loop reaches in three of four turns on a machine that nobody else uses
 QUIET = 0.1  # the share of the cores that others may take during a round worth quoting
 RSS_GOAL_MB, CLIENT_GOAL, OVERHEAD_GOAL = 200, 0.15, 0.05  # spread of memory, of the time of a client, and all that is not training
 GOALS = {  # {benchmark: {workload: {side: how many times longer its round should take, or for us the share of the limit}}}
@@ -103,8 +104,8 @@ def goals(name: str, results: Sequence[Mapping[str, Any]]) -> str:
 def doubts(found: Mapping[str, Any]) -> list[str]:
     """Why a workload's numbers are worth nothing, if they are: somebody else used the machine."""
     said = []
-    if loud := [side for side, s in found["sides"].items() if s.get("others", 0) > QUIET]:
-        said.append(f"others took more than {QUIET:.0%} of the cores in the rounds of {', '.join(loud)}")
+    if loud := [f"{s['others']:.0%} in the rounds of {side}" for side, s in found["sides"].items() if s.get("others", 0) > QUIET]:
+        said.append(f"others took more than {QUIET:.0%} of the cores: {', '.join(loud)}")
     limit = found["limit"]
     above = [side for side, s in found["sides"].items() if (s.get("of_limit") or 0) > 1]
     if limit.get("sgemm_all", 0) > limit.get("fma_all", float("inf")):
@@ -194,12 +195,13 @@ def scaling_table(found: Mapping[str, Any]) -> str:
 def overhead_table(found: Mapping[str, Any]) -> str:
     """What a round costs beside the clients' training, and what share of the machine's limit the training reaches."""
     share = found["overhead_ms"] / found["round_ms"]
+    met = _met(share < OVERHEAD_GOAL)
     lines = [
         "| a W1 round | ms, median |",
         "|---|---|",
         f"| whole, with its journal | {found['round_ms']:.1f} |",
         f"| clients' training, with reading and folding | {found['clients_ms']:.1f} |",
-        f"| the rest: sampling, server step, journal | {found['overhead_ms']:.1f} ({share:.1%}, {_met(share < OVERHEAD_GOAL)}) |",
+        f"| the rest: sampling, server step, journal | {found['overhead_ms']:.1f} ({share:.1%}, {met}, goal below {OVERHEAD_GOAL:.0%}) |",
         f"| of which the journal | {found['journal_ms']:.2f} |",
         f"| a checkpoint, beside all this | {found['checkpoint_ms']:.1f} |",
         "",
@@ -212,11 +214,15 @@ def overhead_table(found: Mapping[str, Any]) -> str:
     said += (
         f", {of['median']:.0%} ({of['q1']:.0%}-{of['q3']:.0%}) of what a loop of FMAs on the same cores reached right before each round "
     )
-    said += (
-        f"({_met(of['median'] >= goal)}, goal {goal:.0%}). That loop: {top['median']:.0f} GFLOP/s, at best {top['high']:.0f}, of which the "
-    )
-    return "\n".join(
-        [*lines, f"{said}best round has {speed['high'] / top['high']:.0%} and the median {speed['median'] / top['high']:.0%}."]
+    said += f"({_met(of['median'] >= goal)}, goal {goal:.0%}). That loop: {top['median']:.0f} GFLOP/s ({top['q1']:.0f}-{top['q3']:.0f})."
+    return "\n".join([*lines, said, *(f"\nNOT QUIET: {why}. Do not quote the share." for why in unsteady(found))])
+
+
+def unsteady(found: Mapping[str, Any]) -> list[str]:
+    """Why a share of the limit is worth nothing, if it is: the loop itself was disturbed in many of its turns."""
+    top = found.get("limit")
+    return (
+        [f"in a quarter of its turns the loop had less than {STEADY:.0%} of its best"] if top and top["q1"] < STEADY * top["high"] else []
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
+from collections import Counter
 from typing import Any
 
 from fedcodist import config, losses, settings, topology
@@ -71,13 +72,20 @@ def _header(path: Any) -> str:
 
 
 def words(rows: list[dict[str, str]]) -> str:
-    """Rows for eyes: a name, what it is, and its keys, within a terminal's width."""
+    """Rows for eyes: a name, what it is, and its keys, within a terminal's width. Where there is more than configs, these are counted."""
+    groups = Counter(row["name"].partition("/")[0] for row in rows if row["what"] == "configs")
+    if any(row["what"] != "configs" for row in rows):
+        rows = [row for row in rows if row["what"] != "configs"]
+        counted = ", ".join(f"{many} of {group}" for group, many in groups.items())
+        rows += [{"what": "configs", "name": "", "is": f"{counted}; fedcodist list configs names them", "keys": ""}] if groups else []
     lines, last = [], ""
     for row in rows:
         if row["what"] != last:
             last = row["what"]
             lines += ["", last] if lines else [last]
-        indent = " " * 20
-        lines += textwrap.wrap(row["is"], 100, initial_indent=f"  {row['name']:<17} ", subsequent_indent=indent)
+        indent, name = " " * 20, row["name"]
+        if len(name) > 17:
+            lines, name = [*lines, f"  {name}"], ""
+        lines += textwrap.wrap(row["is"], 100, initial_indent=f"  {name:<17} ", subsequent_indent=indent)
         lines += textwrap.wrap(row["keys"] and f"keys: {row['keys']}", 100, initial_indent=indent, subsequent_indent=indent + "      ")
     return "\n".join(lines)

@@ -267,6 +267,8 @@ def _run_arms(args: argparse.Namespace, arms: list[Any], opening: str = "") -> i
                     arm, task, seed, root, clamp=args.clamp, strict=args.strict, restart=args.restart, profile=args.profile
                 )
                 last.append(screen.follow(tensorboard.track(events) if args.tensorboard else events, display))
+                if not display.live and (many := len(seeds) * len(arms)) > 1:  # no bars: a line a run, or minutes of silence
+                    display.say(f"{len(last)} of {many} runs are over: {arm.method.kind} seed {seed}")
     recorded = [runs.read(event.path) for event in last]
     rows = compare.results(recorded)
     print(tables.render(compare.for_eyes(rows) if args.format == "table" else rows, args.format))
@@ -347,7 +349,8 @@ def _compare(args: argparse.Namespace) -> int:
     from fedcodist import compare, tables
 
     _find(args.runs)
-    print(tables.render(compare.of_paths([Path(run) for run in args.runs], args.split), args.format))
+    rows = compare.of_paths([Path(run) for run in args.runs], args.split)
+    print(tables.render(compare.pairs_for_eyes(rows) if args.format not in ("json", "csv") else rows, args.format))
     return 0
 
 

@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
         print(results.dump(result))
         return session.DivergedRun.code if wrong else 0
-    print(tables.render(sections.for_eyes(result), args.format))
+    print(tables.render(sections.for_eyes(result, {cell.id for cell in chosen}), args.format))
     if args.format == "table":
         from fedcodist.reproduce import claims
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 import time
 from collections.abc import Generator, Sequence
@@ -84,7 +85,7 @@ def _tune(args: argparse.Namespace) -> int:
     paired = base.method.kind != "fedavg"
     for flag in ("twin", "rates_from"):
         if not paired and getattr(args, flag):
-            raise ConfigError(f"--{flag.replace('_', '-')}: got it for fedavg; allowed for a method that has a twin")
+            raise ConfigError(f"--{flag.replace('_', '-')}: got it for fedavg; allowed for a method that has a twin: fedavg is the twin")
     twin = tune.twin(search)
     # A method whose rates are not searched stands on its twin's, or the twin would be the only one with tuned rates.
     fixed = paired and (args.rates_from or (args.twin and not space.federated(search.space)))
@@ -94,6 +95,7 @@ def _tune(args: argparse.Namespace) -> int:
     task = base.task.load()
     tune.check(search, task)  # or the method could be refused after its twin is tuned
     arms: list[tuple[Any, list[Any]]] = []
+    older = ""
     with Screen(args.quiet) as screen:
         for note in task.notes:
             screen.say(f"data: {note}")
@@ -104,8 +106,12 @@ def _tune(args: argparse.Namespace) -> int:
             best = _winner(twin, found)
             first = best if args.restart else tune.stands_on(search, twin, found, args.out) or best
             search = tune.rated(search, twin, first)
-            better = f"; trial {best.number} is better by now: another --name stands on that" if first.number != best.number else ""
-            screen.say(f"rates of {search.config.method.kind}: those of trial {first.number} of its twin{better}")
+            screen.say(f"rates of {search.config.method.kind}: those of trial {first.number} of its twin")
+            if first.number != best.number:
+                older = (
+                    f"{_label(search)} stands on the rates of trial {first.number} of its twin, with which it was begun, and trial "
+                    f"{best.number} is better by now: a gain is not one at equal rates. Another --name tunes both afresh."
+                )
         arms.append((search, _study(args, search, task, screen)))
         many = args.confirm if args.confirm is not None else 3 if args.twin else 0
         winners = [_winner(one, found) for one, found in arms]
@@ -115,7 +121,7 @@ def _tune(args: argparse.Namespace) -> int:
             screen.say(f"fresh seeds: {', '.join(map(str, seeds))}")
             events = tune.confirm([w.config for w in winners], seeds, args.out, jobs=args.jobs, task=task, clamp=args.clamp)
             confirmed = screen.follow(events, "fresh seeds")
-    _print(args, arms, winners, confirmed)
+    _print(args, arms, winners, confirmed, older)
     return 0
 
 
@@ -154,7 +160,9 @@ def _winner(search: Any, found: list[Any]) -> Any:
 # What is printed
 
 
-def _print(args: argparse.Namespace, arms: Sequence[tuple[Any, list[Any]]], winners: list[Any], confirmed: list[dict[int, Any]]) -> None:
+def _print(
+    args: argparse.Namespace, arms: Sequence[tuple[Any, list[Any]]], winners: list[Any], confirmed: list[dict[int, Any]], older: str
+) -> None:
     from fedcodist import tables, tune
 
     shown = [(search, _best(search, found)[: args.top]) for search, found in arms]
@@ -172,14 +180,18 @@ def _print(args: argparse.Namespace, arms: Sequence[tuple[Any, list[Any]]], winn
         print(f"\n{_label(search)}: trial {best.number}" + (", the config's own values" if best.own else ""))
         print(tables.render(_parameters(search, best)))
     if fresh:
-        print(f"\nThe winners on {fresh[0]['seeds']} fresh seeds, held-out data")
+        print(f"\nThe winners on {fresh[0]['seeds']} fresh seeds, held-out data; they won on another one, which may be easier or harder")
         print(tables.render(_fresh_for_eyes(fresh)))
+    if older:
+        print(f"\nnote: {older}")
     print()
     for search, _ in arms:
         print(f"best: {tune.place(args.out, search.config) / tune.BEST}")
     if len(arms) > 1:
-        ran = " ".join(f"runs/{tune.tuned_name(search.config)}/{search.config.method.kind}" for search, _ in arms)
-        print(f"on the test split: fedcodist run each of them, then fedcodist compare {ran}")
+        print("\nOn the test split, on seeds that no trial has seen:")
+        for search, _ in arms:
+            print(shlex.join(["fedcodist", "run", str(tune.place(args.out, search.config) / tune.BEST)]))
+        print(shlex.join(["fedcodist", "compare", *(f"runs/{tune.tuned_name(best)}/{best.config.method.kind}" for best in winners)]))
 
 
 def _best(search: Any, found: list[Any]) -> list[Any]:

@@ -275,6 +275,25 @@ def of_paths(paths: Sequence[Path], split: str = "test") -> list[dict[str, Any]]
     return rows
 
 
+def pairs_for_eyes(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of `of_paths` in percent and points.
+
+    >>> row = {"run": "x/merged", "against": "x/fedavg", "pool": "small", "domain": "all", "a": 0.5, "b": 0.52, "seeds": 2, "note": ""}
+    >>> told = pairs_for_eyes([row | {"difference": 0.02, "low": -0.01, "high": 0.05}])[0]
+    >>> told["against, %"], told["run, %"], told["difference, points"]
+    ('50.0', '52.0', '+2.0 [-1.0, 5.0]')
+    """
+    told = []
+    for row in rows:
+        interval = "" if row["low"] is None else f" [{points(row['low'])}, {points(row['high'])}]"
+        seen = {key: row[key] for key in ("run", "against", "pool", "domain")}
+        seen |= {"run, %": points(row["b"]), "against, %": points(row["a"])}
+        told.append(
+            seen | {"difference, points": points(row["difference"], sign=True) + interval, "seeds": row["seeds"], "note": row["note"]}
+        )
+    return told
+
+
 def outcome(row: dict[str, Any] | None) -> str:
     """What one paired row shows: gain, loss, unclear (the interval holds zero), hint (one seed) or none."""
     if row is None:

@@ -10,10 +10,11 @@ import numpy as np
 from fedcodist import cost, native
 from fedcodist.clients import sizes
 from fedcodist.config import Config
+from fedcodist.engines.compiled import cores
 from fedcodist.train import Experiment
 
 # Of this machine's matrix-product speed that training reaches: rules of thumb, good to a factor of two.
-EFFICIENCY, WITH_KERNELS = 0.35, 0.7
+EFFICIENCY, WITH_KERNELS, OFF = 0.2, 0.42, 1.7  # of `speed`, and by what factor either way it may be off
 
 
 def plan(experiment: Experiment) -> dict[str, Any]:
@@ -66,22 +67,34 @@ def words(config: Config, planned: dict[str, Any]) -> str:
         tables.render(rows),
         "",
         f"over the run: {size(total['client_bytes'])} to and from clients, {total['server_steps']:,} distillation steps on the server,",
-        f"{total['flops'] / 1e9:,.0f} GFLOP in all: roughly {duration(total['seconds'])} a seed on this machine, and seconds to compile",
+        f"{total['flops'] / 1e9:,.0f} GFLOP in all: {_between(total['seconds'])} a seed on this machine, and seconds to compile",
         f"native kernels for convolutions: {native.describe()}",
     ]
     return "\n".join(lines)
 
 
 def speed() -> float:
-    """Floating-point operations a second of a matrix product on this machine, on all its cores: the fastest of a few."""
-    a = np.ones((512, 512), np.float32)
+    """Floating-point operations a second of small matrix products on this machine, the fastest of a few, times its cores. Small, because
+    large ones are spread over threads, which wait for each other while anybody else uses a core."""
+    many, side = 64, 64
+    a = np.ones((many, side, side), np.float32)
     times: list[float] = []
     begun = time.perf_counter()
     while len(times) < 3 or time.perf_counter() - begun < 0.1:
         start = time.perf_counter()
-        _ = a @ a
+        _ = np.matmul(a, a)
         times.append(time.perf_counter() - start)
-    return 2 * 512**3 / min(times)
+    return 2 * many * side**3 / min(times) * cores()
+
+
+def _between(seconds: float) -> str:
+    """A guess with its width.
+
+    >>> _between(10), _between(0.2)
+    ('6 s to 17 s', 'a second')
+    """
+    low, high = duration(seconds / OFF), duration(OFF * seconds)
+    return "a second" if OFF * seconds < 1 else f"{low} to {high}"
 
 
 def size(count: float) -> str:

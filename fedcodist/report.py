@@ -12,7 +12,7 @@ import importlib.util
 import io
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -79,7 +79,7 @@ def content(runs: Sequence[Any]) -> dict[str, Any]:
         "steps": [{"label": arm.label, "colour": colours[arm.label], "rows": rows} for arm in arms if (rows := compare.steps_of(arm))],
         "cost": costs(arms, colours),
         "profile": profile(arms, colours),
-        "configs": [{"label": arm.label, "file": f"{_file(arm)}.toml", "text": toml.text(arm.runs[0].config)} for arm in arms],
+        "configs": [{"label": arm.label, "file": f"{_file(arm)}.toml", "text": runnable(arm.runs[0].config)} for arm in arms],
         "runs": [run_row(arm, run, colours[arm.label]) for arm in arms for run in arm.runs],
         "notes": notes(arms),
         "commands": commands(arms),
@@ -228,8 +228,14 @@ def costs(arms: Sequence[Arm], colours: dict[str, str]) -> list[dict[str, Any]]:
             }
         if any(cell["total"] is not None for cell in cells.values()):
             label = {"label": arm.label, "colour": colours[arm.label], "compared": twin is not None}
-            found.append(label | {"cells": cells, "seconds": compare.mean(_seconds(run) for run in arm.finished)})
+            found.append(label | {"cells": cells, "seconds": _median(_seconds(run) for run in arm.finished)})
     return found
+
+
+def runnable(config: Mapping[str, Any]) -> str:
+    """A run's config as a file that `fedcodist run` takes; the digest of its data, which is no key of a config, as a comment."""
+    text = toml.text({key: value for key, value in config.items() if key != "data"})
+    return f"# data: {config['data']}\n{text}" if config.get("data") else text
 
 
 def run_row(arm: Arm, run: Any, colour: str) -> dict[str, Any]:
@@ -330,6 +336,11 @@ def _environment(run: Any) -> list[str]:
 def _file(arm: Arm) -> str:
     """A file name for an arm's configuration."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{arm.name}-{arm.kind}").strip("-.") or "config"
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
 
 
 def _seconds(run: Any) -> float | None:

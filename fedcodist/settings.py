@@ -154,7 +154,9 @@ def number_hint(value: Any) -> str:
     """What to do about a number that came as text."""
     if not isinstance(value, str):
         return ""
-    return "write a decimal point, without quotes" if "," in value else "write the number without quotes"
+    if "," in value:
+        return "write a decimal point, without quotes"
+    return "write the number without quotes" if any(letter.isdigit() for letter in value) else ""
 
 
 def show(value: Any) -> str:

@@ -109,7 +109,7 @@ def find_lines(text: str) -> tuple[dict[str, int], dict[int, int]]:
 def override(source: Source, assignments: list[str]) -> Source:
     """The source with every `a.b=value` on top. A value is read as TOML; what is no TOML is a string."""
     table = _copy(source.table)
-    lines = dict(source.lines)
+    lines, own = dict(source.lines), set[str]()
     for given in assignments:
         key, equals, text = given.partition("=")
         key, text = key.strip(), text.strip()
@@ -129,8 +129,12 @@ def override(source: Source, assignments: list[str]) -> Source:
             inside = inside.setdefault(name, {})
             if not isinstance(inside, dict):
                 raise ConfigError(f"--set: got {show(given)}; {name} is no table")
+        if last == "kind" and inside.get("kind", value) != value:
+            for name in [name for name in inside if ".".join([*outer, name]) not in own]:
+                del inside[name]  # as in a file: a table of another kind replaces the other whole, but nothing that was set here is lost
         inside[last] = value
         lines[key] = 0
+        own.add(key)
     return Source(source.name, table, lines)
 
 

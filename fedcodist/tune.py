@@ -241,10 +241,10 @@ def _runnable(search: Search, trial: Trial, many: int, path: Path) -> str:
     for key in (key for range in search.space.values() for key in range.keys):
         head.append(f"tuned: {key} = {canonical(trial.get(key))}, was {canonical(space.get(search.config, key))}")
     seeds = tuple(fresh(search.seed, max(FRESH, len(search.config.seeds))))
-    tuned = replace(trial.config, name=tuned_name(search.config), seeds=seeds)
+    tuned = replace(trial.config, name=tuned_name(trial), seeds=seeds)
     return "".join(f"# {line}\n" for line in head) + toml.text(config.plain(tuned)) + "\n"
 
 
-def tuned_name(base: Config) -> str:
-    """The name of a winner's runs: not in the way of runs of the config as it was."""
-    return f"{base.name[:58]}-tuned"
+def tuned_name(trial: Trial) -> str:
+    """The name of a winner's runs: not in the way of runs of the config as it was, or of another winner."""
+    return f"{trial.search.config.name[:52]}-tuned-{trial.number}"

@@ -351,6 +351,28 @@ def test_all_arms_are_checked_before_the_first_is_trained(call, place):
     assert code == 2 and len(lines) == 1 and tree(place) == before
 
 
+def test_several_runs_without_a_terminal_are_told_one_by_one(call, place):
+    code, _, lines = call("run", "good.toml", "--twin", "--set", "rounds=1")
+    assert code == 0 and lines == ["1 of 2 runs are over: fedavg seed 0", "2 of 2 runs are over: merged seed 0"]
+
+
+def test_another_kind_replaces_the_table(call):
+    code, out, lines = call("run", "good.toml", "--set", "method.kind=fedavg", "--set", "rounds=1", "--format", "json")
+    assert code == 0 and not lines and {row["method"] for row in json.loads(out)} == {"FedAvg"}
+    for pair in (("method.kind=fedavg", "method.alpha=0.5"), ("method.alpha=0.5", "method.kind=fedavg")):  # nothing that is set is lost
+        code, _, lines = call("run", "good.toml", "--set", pair[0], "--set", pair[1])
+        assert code == 2 and "method.alpha: got an unknown key; allowed no keys" in lines[0]
+
+
+def test_the_list_of_everything_counts_the_configs(call):
+    _, out, _ = call("list")
+    assert "paper/cifar" not in out and re.search(r"\d+ of paper, \d+ of quick, \d+ of study; fedcodist list configs names them", out)
+    _, out, _ = call("list", "configs")
+    assert "\n  paper/cifar-merged-4700\n                    Table 1, CIFAR-100" in out and "\n  quick/toy         " in out
+    _, out, _ = call("list", "--format", "json")
+    assert any(row["name"] == "paper/cifar-merged-4700" for row in json.loads(out))
+
+
 # -- 27, 29, 31, 34, 38, 39: data --
 
 SPLIT = {0: "test", 1: "held_out", 2: "public"}

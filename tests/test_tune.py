@@ -428,7 +428,7 @@ def test_the_front(base, tmp_path, pretend):
     assert {t.config.method.distill.steps for t in best} == {1, 2, 3, 4, 5}, "more than 5 steps cost more, and gain nothing"
     assert tune.winner(found).value == 0.9 and tune.winner(found) in found
     made = {path.name: config.read(path) for path in tune.place(tmp_path, base).glob("front-*.toml")}
-    assert made == {f"front-{t.number}.toml": replace(t.config, name="small-tuned", seeds=(1, 2, 3)) for t in best}
+    assert made == {f"front-{t.number}.toml": replace(t.config, name=f"small-tuned-{t.number}", seeds=(1, 2, 3)) for t in best}
     with study.opened(search, tune.place(tmp_path, base), trial.content(base.task.load())) as (opened, _):
         told = [t for t in opened.get_trials() if t.values]
     lost = {t.number for t in found if t.state == "diverged"}
@@ -754,7 +754,7 @@ def test_the_winners_file_is_the_winner_and_runs(read, tmp_path, capsys):
     found = finish(searched(base), tmp_path)
     best = tune.winner(found)
     path = tune.place(tmp_path, base) / "best.toml"
-    assert config.read(path) == replace(best.config, name="small-tuned", seeds=(0, 1, 2)), "seeds that no trial has seen"
+    assert config.read(path) == replace(best.config, name=f"small-tuned-{best.number}", seeds=(0, 1, 2)), "seeds that no trial has seen"
     head = path.read_text().split("task =")[0]
     assert (
         f"# The best of 3 trials by random draws over {len(best.search.space)} parameters, trained on seed 7 and judged on held-out data:"
@@ -798,7 +798,10 @@ def test_twin_first_with_as_many_trials_and_its_rates(base, tmp_path, pretend, c
     assert own.own and own.config.pools["large"].server.lr == best.values["pools.large.server.lr"]
     assert re.search(r"MergedCodist +small +\d\d\.\d +\d\d\.\d \+- 0\.0 +\+7\.0 \[7\.0, 7\.0\]", said), said
     assert f"best: {tmp_path}/out/small/fedavg/best.toml\nbest: {tmp_path}/out/small/merged/best.toml\n" in said
-    assert said.endswith("fedcodist run each of them, then fedcodist compare runs/small-tuned/fedavg runs/small-tuned/merged\n")
+    again = [f"fedcodist run {tmp_path}/out/small/{kind}/best.toml" for kind in ("fedavg", "merged")]
+    assert said.splitlines()[-3:-1] == again and said.splitlines()[-1].startswith(
+        f"fedcodist compare runs/small-tuned-{best.number}/fedavg runs/small-tuned-"
+    )
     # The same command again trains nothing, and shows the same.
     trained.clear()
     code, again, _ = call("--twin", "--space", "distillation", "--trials", 6, "--quiet")
@@ -817,10 +820,11 @@ def test_more_trials_go_on_where_the_twin_has_another_winner(tmp_path, pretend, 
     code, _, errors = call(*given, "--trials", 3)
     assert code == 0 and errors.splitlines()[3] == "rates of merged: those of trial 2 of its twin"
     code, said, errors = call(*given, "--trials", 6)
-    assert code == 0 and "those of trial 2 of its twin; trial 5 is better by now: another --name stands on that\n" in errors
-    assert "tune fedavg: 6 of 6" in errors and "tune merged: 6 of 6" in errors and "MergedCodist: trial 5" in said
-    code, _, errors = call(*given, "--trials", 3, "--restart")
     assert code == 0 and "rates of merged: those of trial 2 of its twin\n" in errors
+    assert "note: MergedCodist stands on the rates of trial 2 of its twin, with which it was begun, and trial 5 is better by now" in said
+    assert "tune fedavg: 6 of 6" in errors and "tune merged: 6 of 6" in errors and "MergedCodist: trial 5" in said
+    code, said, errors = call(*given, "--trials", 3, "--restart")
+    assert code == 0 and "rates of merged: those of trial 2 of its twin\n" in errors and "note: " not in said
 
 
 def test_twin_of_a_whole_space(base, tmp_path, pretend, call):

@@ -105,7 +105,8 @@ def speed_table(history: Path) -> str:
     machine, kernels = last["peers"]["machine"], found["peers"][AMONG_PEERS[0]]["fedcodist"]["versions"].get("kernels", "?")
     turns = [result["turns"] for row in last.values() for result in row["results"]]
     said = f"{last['peers']['when'][:10]}, {machine['threads']} cores of an {machine['cpu']}, kernels: {kernels}."
-    return "\n".join([*lines, "", f"{said} A ratio is of {min(turns)} to {max(turns)} rounds a side."])
+    more = "Tables with and without kernels, and that against PyTorch alone, are runs of their own."
+    return "\n".join([*lines, "", f"{said} A ratio is of {min(turns)} to {max(turns)} rounds a side. {more}"])
 
 
 def _quotable(row: Mapping[str, Any]) -> bool:

@@ -178,16 +178,24 @@ def run(wanted: Sequence[Job], root: Path, quiet: bool = False, between: Callabl
     waiting = [job for job in wanted if not states[job.path].done]
     if not waiting:
         return {}
-    stores.check((job.config.task for job in waiting), _others(waiting))
+    ready = [job for job in waiting if stores.there(job.config.task)]
+    if not ready:
+        stores.check(job.config.task for job in waiting)
+    missing = stores.missing(job.config.task for job in waiting)
+    done, lacking, waiting = len(wanted) - len(waiting), len(waiting) - len(ready), ready
     tasks = _load(waiting)
     pace, wrong = Pace(wanted), {}
     with Screen(quiet) as display:
-        if len(waiting) < len(wanted):
-            display.say(f"{len(wanted) - len(waiting)} of {len(wanted)} runs are finished already")
+        if done:
+            display.say(f"{done} of {len(wanted)} runs are finished already")
+        if lacking:
+            display.say(f"left out, {lacking} of {len(wanted)} runs whose data is not there:")
+        for line in missing:
+            display.say(f"  {line}")
     for turn, job in enumerate(waiting):
         rest = [(other, states[other.path]) for other in waiting[turn:]]
         with Screen(quiet) as display:  # one a run: dozens of finished bars would push each other off the terminal
-            display.say(f"run {len(wanted) - len(rest) + 1} of {len(wanted)}: {job.title} ({time_left(pace, rest)})")
+            display.say(f"run {turn + 1} of {len(waiting)}: {job.title} ({time_left(pace, rest)})")
             start = time.monotonic()
             try:
                 follow(session.perform(job.config, tasks[job.task], job.seed, job.path.parents[2]), display)
@@ -206,14 +214,6 @@ def run(wanted: Sequence[Job], root: Path, quiet: bool = False, between: Callabl
         if following and (following[0].cell.rank, following[0].seed) != (job.cell.rank, job.seed):
             between()
     return wrong
-
-
-def _others(waiting: Sequence[Job]) -> str:
-    """What can be run without the data that is missing."""
-    families = dict.fromkeys(job.cell.family for job in waiting)
-    lacking = {job.cell.family for job in waiting if not stores.there(job.config.task)}
-    whole = " ".join(f"--cell '{family}/*'" for family in families if family not in lacking)
-    return f"or run what has its data: {whole}" if whole else "or leave these cells out with --cell"
 
 
 def _load(waiting: Sequence[Job]) -> dict[str, Any]:

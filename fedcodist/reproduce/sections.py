@@ -5,7 +5,7 @@ Deliberately absent: the page around them (`page`) and any number that is not in
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from fedcodist import compare, tables
@@ -251,10 +251,10 @@ def row_name(row: str) -> str:
     return compare.LABELS.get(method, method) + (f", {WAYS.get(way, way)}" if way else "")
 
 
-def for_eyes(r: Result) -> list[dict[str, Any]]:
-    """Rows for a terminal: what each cell reached, pool by pool and domain by domain."""
+def for_eyes(r: Result, chosen: Collection[str]) -> list[dict[str, Any]]:
+    """Rows for a terminal: what each of the chosen cells reached, pool by pool and domain by domain."""
     rows = []
-    for cell in r["cells"]:
+    for cell in (cell for cell in r["cells"] if cell["id"] in chosen):
         if not cell["seeds"]:
             rows.append({"cell": cell["id"], "seeds": 0, "pool": "", "domain": "", "test accuracy, %": cell["why"] or "not run"})
         for pool, of_pool in cell["accuracy"].items():

@@ -9,17 +9,17 @@ from fedcodist import store
 from fedcodist.errors import DataError, bad
 
 PREPARE = {
-    "cifar100": "fedcodist data prepare cifar100 --from PATH",
-    "cifar10": "fedcodist data prepare cifar10 --from PATH",
+    "cifar100": "fedcodist data prepare cifar100 --from PATH, or --fetch",
+    "cifar10": "fedcodist data prepare cifar10 --from PATH, or --fetch",
     "stackoverflow": "fedcodist data prepare stackoverflow --from PATH",
     "c4": "fedcodist data prepare c4 --from PATH",
     "stackoverflow-shift": "fedcodist data prepare stackoverflow --name stackoverflow-shift --set clients=85000 --from PATH",
     "stackexchange": "fedcodist data prepare text --name stackexchange --set min_examples=10 --set held_out_size=5000 "
-    "--set test_size=10000 --from stackexchange-sentences.tsv",
+    "--set test_size=10000 --from SENTENCES.tsv; sentences of your own, as in docs/data.md",
     "reddit": "fedcodist data prepare text --name reddit --set 'client=\"\"' --set vocabulary=stackexchange "
-    "--from reddit2013-first-sentences.tsv",
+    "--from SENTENCES.tsv; sentences of your own, as in docs/data.md",
     "movies": "fedcodist data prepare text --name movies --set 'client=\"\"' --set vocabulary=stackexchange "
-    "--from movie-reviews-sentences.tsv",
+    "--from SENTENCES.tsv; sentences of your own, as in docs/data.md",
 }
 
 
@@ -40,13 +40,17 @@ def there(task: Any) -> bool:
     return all((store.locate(name) / store.META).is_file() for name in needed(task))
 
 
-def check(tasks: Iterable[Any], hint: str = "") -> None:
-    """DataError, with a line for each store that is not there and how to prepare it."""
-    names = dict.fromkeys(name for task in tasks for name in needed(task))
+def missing(tasks: Iterable[Any]) -> list[str]:
+    """A line for each store that is not there, and how to prepare it."""
     wrong = []
-    for name in names:
+    for name in dict.fromkeys(name for task in tasks for name in needed(task)):
         if not (store.locate(name) / store.META).is_file():
             how = PREPARE.get(name, "fedcodist data prepare; a config's header says how")
-            wrong += bad(f"data {name}", "no store of this name", "a prepared one", "; ".join(filter(None, (how, hint)))).lines
-    if wrong:
+            wrong += bad(f"data {name}", "no store of this name", "a prepared one", how).lines
+    return wrong
+
+
+def check(tasks: Iterable[Any]) -> None:
+    """DataError with these lines, if there are any."""
+    if wrong := missing(tasks):
         raise DataError("\n".join(wrong))
