@@ -271,6 +271,15 @@ def test_the_page_has_the_studies_and_no_claims_of_them(tmp_path):
     assert "claims, budget small" in page.render(page.load(tmp_path / "results"))
 
 
+def test_a_study_of_which_nothing_was_run_names_the_command():
+    r = hand()
+    for cell in r["cells"]:
+        if "-" in cell["row"]:
+            cell.update(state="none", seeds=[], accuracy={})
+    text = study_sections.table(r, "cost")
+    assert "|---" not in text and "Not run; `fedcodist reproduce studies --budget small --cell 'cost'` does it." in text
+
+
 def test_findings_stand_below_their_table(tmp_path):
     ship(tmp_path, hand())
     without = page.render(page.load(tmp_path / "results"))

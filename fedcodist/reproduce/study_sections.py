@@ -81,9 +81,12 @@ def table(r: Result, name: str) -> str:
     """The question and the table, for each family that it is of."""
     mine = rows(r, name)
     parts = [textwrap.fill(QUESTIONS[name].format(first=r["rounds"] // studies.FIRST, rounds=r["rounds"]), LINE)]
-    for family in dict.fromkeys(cell["family"] for cell in mine):
+    families = dict.fromkeys(cell["family"] for cell in mine)
+    for family in families:
         told = [cell for cell in mine if cell["family"] == family]
-        parts += [f"**{_heading(r, family, told)}**", tables.render(TABLES[name](r, told), "md")]
+        own = [cell for cell in told if "-" in cell["row"]]  # the others are of the paper's tables
+        none = sections.not_run(r, own, name if len(families) == 1 else f"{family}/*-{name}-*").rstrip()
+        parts += [f"**{_heading(r, family, told)}**", none or tables.render(TABLES[name](r, told), "md")]
     return "\n\n".join(parts) + "\n"
 
 
@@ -159,8 +162,8 @@ def _own_alpha(r: Result, mine: Sequence[Mapping[str, Any]]) -> list[dict[str, A
 
 def _rates(r: Result, mine: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """A row says the large model's rates."""
-    found = []
-    for cell in mine:
+    found, methods = [], list(compare.LABELS)
+    for cell in sorted(mine, key=lambda cell: ("-" in cell["row"], methods.index(cell["method"]))):
         rates = [dig(dict(cell), "settings", "large", f"{part}_lr") for part in ("client", "server")]
         told = " / ".join(DASH if rate is None else f"{rate:.3g}" for rate in rates)
         found.append({"method": "", "large: client / server lr": told} | _row(r, cell, "rates", "tuned"))
@@ -199,7 +202,7 @@ def _heading(r: Result, family: str, mine: Sequence[Mapping[str, Any]]) -> str:
     size = f", |P_H| = {int(column):,} {of['unit']}" if column.isdigit() else ""
     plain = next((c for c in mine if c["row"] == "merged" and c["settings"]), None)
     alpha = f", plain alpha {_alpha(plain)}" if plain else ""
-    return f"{of['data'].partition(',')[0]}{size}, {r['rounds']:,} rounds{alpha}"
+    return f"{of['data'].partition(',')[0]}{size}, {mine[-1]['rounds'] or r['rounds']:,} rounds{alpha}"
 
 
 def _cell(r: Result, name: str) -> Mapping[str, Any] | None:
