@@ -1,6 +1,7 @@
 """One compilation cache for all tests and workers: compiling is most of their time."""
 
 import os
+import signal
 from pathlib import Path
 
 CACHE = Path(__file__).parent.parent / ".cache" / "xla"
@@ -13,6 +14,11 @@ import pytest  # noqa: E402
 jax.config.update("jax_compilation_cache_dir", str(CACHE))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:  # started under nohup: what the tests start would ignore what they send it
+        signal.signal(number, usual)
 
 
 @pytest.fixture(scope="module")
