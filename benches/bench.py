@@ -163,7 +163,8 @@ def _measure(
             sides[side] = {"failed": failed[side]}
             continue
         worker = alive[side]
-        sides[side] = report.summary(worker.rounds[-turns:], work.flops, top) | {
+        done = work.operations(worker.hello.get("wide", 1.0))
+        sides[side] = report.summary(worker.rounds[-turns:], work.flops, top, done) | {
             "rss_mb": worker.rss_mb,
             "first_seconds": worker.first_seconds,
             "loss": [worker.rounds[0].get("loss"), worker.rounds[-1].get("loss")],

@@ -101,6 +101,11 @@ def federation(
     return Federation(task, pools, engine=engine), method if work.family == "w3" else FedAvg()
 
 
+def wide() -> float:
+    """The share of a wide convolution's multiplications that we do."""
+    return w.WINOGRAD if native.path() else 1.0
+
+
 def main() -> None:
     """Answer the driver's turns, with the compilation cache that `fedcodist run` has."""
     prepare_jax()
@@ -127,7 +132,7 @@ def main() -> None:
         "numpy": np.__version__,
     }
     parameters = sum(int(tree.size(state[name].params)) for name in fed.names)
-    w.serve(one_evaluation if work.family == "eval" else one_round, parameters, versions)
+    w.serve(one_evaluation if work.family == "eval" else one_round, parameters, versions, wide())
 
 
 if __name__ == "__main__":

@@ -75,7 +75,8 @@ def measure(work: w.Workload, threads: int, limit: Callable[[], float] | None) -
     found["checkpoint_ms"] = 1e3 * statistics.median(saves)
     speeds = [work.flops / row["clients"] / 1e9 for row in rows]
     if limit is not None:
-        shares = [speed / row["top"] for speed, row in zip(speeds, rows, strict=True)]
+        done = work.operations(ours.wide()) / work.flops  # what a basis saves is no work
+        shares = [done * speed / row["top"] for speed, row in zip(speeds, rows, strict=True)]
         found |= {"of_limit": report.spread(shares), "limit": report.spread([row["top"] for row in rows])}
     return {"workload": work.name, "rounds": len(rows), **found, "gflops": report.spread(speeds)}
 

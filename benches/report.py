@@ -30,8 +30,9 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     return {"median": median, "q1": q1, "q3": q3, "low": min(values), "high": max(values)}
 
 
-def summary(rounds: Sequence[Mapping[str, Any]], flops: float, limit: float | None) -> dict[str, Any]:
-    """The measured rounds of one side. A GFLOP/s is of the median round."""
+def summary(rounds: Sequence[Mapping[str, Any]], flops: float, limit: float | None, done: float | None = None) -> dict[str, Any]:
+    """The measured rounds of one side. A GFLOP/s is of the median round, and of all that the model asks for; the share of the limit is of
+    the operations that were really done, if that is less."""
     seconds = spread([r["seconds"] for r in rounds])
     speed = flops / seconds["median"] / 1e9
     return {
@@ -39,7 +40,7 @@ def summary(rounds: Sequence[Mapping[str, Any]], flops: float, limit: float | No
         "cpu_ms": 1e3 * statistics.median(r["cpu_seconds"] for r in rounds),
         "others": statistics.median(r["others"] for r in rounds),
         "gflops": speed,
-        "of_limit": speed / limit if limit else None,
+        "of_limit": speed / limit * (1 if done is None else done / flops) if limit else None,
     }
 
 
@@ -212,7 +213,8 @@ def overhead_table(found: Mapping[str, Any]) -> str:
         return "\n".join([*lines, f"{said}. There is no compiler, so the machine's limit is not measured."])
     of, top = found["of_limit"], found["limit"]
     said += (
-        f", {of['median']:.0%} ({of['q1']:.0%}-{of['q3']:.0%}) of what a loop of FMAs on the same cores reached right before each round "
+        f", and in multiplications really done {of['median']:.0%} ({of['q1']:.0%}-{of['q3']:.0%}) of what a loop of FMAs on the same "
+        "cores reached right before each round "
     )
     said += f"({_met(of['median'] >= goal)}, goal {goal:.0%}). That loop: {top['median']:.0f} GFLOP/s ({top['q1']:.0f}-{top['q3']:.0f})."
     return "\n".join([*lines, said, *(f"\nNOT QUIET: {why}. Do not quote the share." for why in unsteady(found))])

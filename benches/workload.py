@@ -24,6 +24,7 @@ PUBLIC, STEPS, PUBLIC_BATCH, STUDENT_LR, STUDENT_EPS, SELF_WEIGHT, ALPHA = 8_192
 TEST = 10_000
 CNNS = {"small": ((16, 32, 32), (64, 128)), "large": ((32, 64, 64), (128, 256))}  # filters, dense
 LSTMS = {"small": (1, 96, 70), "large": (2, 192, 140)}  # layers, embed, hidden
+WIDE, WINOGRAD = 1_024, 16 / 36  # channels times filters that our kernels take in Winograd's basis, and the products that are left of all
 PARAMETERS = {"w1": {"small": 109_348, "large": 410_084}, "w2": {"small": 1_984_348, "large": 4_278_644}}
 
 
@@ -55,14 +56,18 @@ class Workload:
     @property
     def flops(self) -> float:
         """Floating-point operations of a round in products and convolutions; nothing else is counted."""
+        return self.operations()
+
+    def operations(self, wide: float = 1.0) -> float:
+        """The same where a wide convolution (WIDE) takes only this share of its multiplications."""
         if self.family == "w1":
-            return self.cohort * EXAMPLES * cnn_flops(self.size, train=True)
+            return self.cohort * EXAMPLES * cnn_flops(self.size, True, wide)
         if self.family == "w2":
             return self.cohort * SENTENCES * LENGTH * lstm_flops(self.size)
         if self.family == "eval":
-            return TEST * cnn_flops(self.size, train=False)
-        spoken_and_learned = STEPS * PUBLIC_BATCH * sum(cnn_flops(s, train) for s in CNNS for train in (False, True))
-        return spoken_and_learned + sum(self.cohort * EXAMPLES * cnn_flops(s, train=True) for s in CNNS)
+            return TEST * cnn_flops(self.size, False, wide)
+        spoken_and_learned = STEPS * PUBLIC_BATCH * sum(cnn_flops(s, train, wide) for s in CNNS for train in (False, True))
+        return spoken_and_learned + sum(self.cohort * EXAMPLES * cnn_flops(s, True, wide) for s in CNNS)
 
 
 WORKLOADS = {
@@ -76,15 +81,17 @@ WORKLOADS = {
 }
 
 
-def cnn_flops(size: str, train: bool) -> float:
-    """Of one image: twice the multiplications forward; in training thrice that, without the gradient of the first layer's input.
+def cnn_flops(size: str, train: bool, wide: float = 1.0) -> float:
+    """Of one image: twice the multiplications forward; in training thrice that, without the gradient of the first layer's input. A wide
+    convolution counts this share of its own.
 
     >>> round(20 * EXAMPLES * cnn_flops("small", train=True) / 1e9, 1), round(20 * EXAMPLES * cnn_flops("large", train=True) / 1e9, 1)
     (15.1, 56.0)
     """
     (a, b, c), (d, e) = CNNS[size]
     first = CROP**2 * 27 * a
-    convs = first + (CROP // 2) ** 2 * 9 * a * b + (CROP // 4) ** 2 * 9 * b * c
+    later = ((CROP // 2) ** 2, a, b), ((CROP // 4) ** 2, b, c)
+    convs = first + sum(pixels * 9 * m * n * (wide if m * n >= WIDE else 1) for pixels, m, n in later)
     products = convs + (CROP // 4) ** 2 * c * d + d * e + e * CLASSES
     return 2.0 * (3 * products - first if train else products)
 
@@ -126,12 +133,12 @@ class Turns:
     Frameworks print; so answers go through a pipe of their own, whose number the driver gives, and stdout is nobody's protocol.
     """
 
-    def __init__(self, parameters: int, versions: Mapping[str, str]) -> None:
+    def __init__(self, parameters: int, versions: Mapping[str, str], wide: float = 1.0) -> None:
         number = int(os.environ["BENCH_ANSWERS"])
         os.set_inheritable(number, False)
         self._pipe = os.fdopen(number, "w")
         self.loss: float | None = None
-        self._say({"parameters": parameters, "versions": dict(versions)})
+        self._say({"parameters": parameters, "versions": dict(versions), "wide": wide})
 
     def __iter__(self) -> Iterator[None]:
         for _ in sys.stdin:
@@ -144,9 +151,10 @@ class Turns:
         print(json.dumps(what), file=self._pipe, flush=True)
 
 
-def serve(one_round: Callable[[], float | None], parameters: int, versions: Mapping[str, str]) -> None:
-    """Answer every turn with one round, which returns its training loss if the framework tells it."""
-    turns = Turns(parameters, versions)
+def serve(one_round: Callable[[], float | None], parameters: int, versions: Mapping[str, str], wide: float = 1.0) -> None:
+    """Answer every turn with one round, which returns its training loss if the framework tells it. `wide` is the share of a wide
+    convolution's multiplications that this side does."""
+    turns = Turns(parameters, versions, wide)
     for _ in turns:
         turns.loss = one_round()
 

@@ -106,6 +106,15 @@ def test_the_limit_is_sampled_at_begin_middle_and_end():
     assert found["sides"][OURS]["of_limit"] == pytest.approx(WORK.flops / 1e9 / 30.0)
 
 
+def test_what_a_basis_saves_is_speed_and_no_share_of_the_limit():
+    fake = Fake(OURS, [1.0] * 7, [])
+    fake.hello["wide"] = 16 / 36
+    side = run(limits=lambda: {"fma_all": 30.0, "sgemm_all": 1.0}, **{OURS: fake})[0]["sides"][OURS]
+    assert side["gflops"] == pytest.approx(WORK.flops / 1e9)
+    saved = 2_000 * 3 * 2 * 36 * 9 * 32 * 32 * 20 / 36  # of the last convolution and both of its gradients
+    assert side["of_limit"] == pytest.approx((WORK.flops - saved) / 1e9 / 30.0)
+
+
 def test_without_a_compiler_shares_are_of_sgemm():
     found, *_ = run(limits=lambda: {"sgemm_1": 5.0, "sgemm_all": 8.0}, **{OURS: [1.0] * 7})
     assert found["sides"][OURS]["of_limit"] == pytest.approx(WORK.flops / 1e9 / 8.0)
@@ -211,7 +220,7 @@ serve(one_round, 7, {{"made": "1"}})
 held.kill(); held.wait()
 """
     fake = worker(tmp_path, body)
-    assert fake.hello == {"parameters": 7, "versions": {"made": "1"}} and fake.rounds[0]["loss"] == 0.5
+    assert fake.hello == {"parameters": 7, "versions": {"made": "1"}, "wide": 1.0} and fake.rounds[0]["loss"] == 0.5
     seen = fake.round()
     fake.close()
     assert seen["cpu_seconds"] >= 0.25 and seen["seconds"] >= 0.25 and 0 <= seen["others"] <= 1
@@ -346,6 +355,11 @@ def test_operations_are_counted_from_the_shapes():
     both = WORKLOADS["w1-small-20"].flops + WORKLOADS["w1-large-20"].flops
     taught = 2048 * sum(workload.cnn_flops(size, train) for size in ("small", "large") for train in (False, True))
     assert WORKLOADS["w3"].flops == both + taught
+    # Wide are only the small model's last convolution and the large one's last two; the first layer has no gradient of its input.
+    small, large = 36 * 9 * 32 * 32, 144 * 9 * 32 * 64 + 36 * 9 * 64 * 64
+    assert WORKLOADS["eval-small"].flops - WORKLOADS["eval-small"].operations(0.0) == 10_000 * 2 * small
+    assert WORKLOADS["w1-large-20"].flops - WORKLOADS["w1-large-20"].operations(0.5) == 2_000 * 6 * large / 2
+    assert WORKLOADS["w2-small"].operations(0.5) == WORKLOADS["w2-small"].flops
     assert WORKLOADS["w1-small-500"].flops == 25 * WORKLOADS["w1-small-20"].flops
 
 
@@ -380,7 +394,7 @@ def test_scaling_and_overhead_say_whether_the_goals_are_met():
     assert "6.0 (6.0%, MISSED, goal below 5%)" in report.overhead_table({**found, "overhead_ms": 6.0})
     found |= {"limit": report.spread([200.0, 200.0, 260.0]), "of_limit": report.spread([0.45, 0.6, 0.5])}
     said = report.overhead_table(found)
-    assert "120 GFLOP/s (105-125), 50% (48%-55%)" in said and "(met, goal 50%)" in said
+    assert "120 GFLOP/s (105-125), and in multiplications really done 50% (48%-55%) of" in said and "(met, goal 50%)" in said
     assert "That loop: 200 GFLOP/s (200-230).\n\nNOT QUIET: in a quarter of its turns the loop had less than 90% of its best." in said
     assert "NOT QUIET" not in report.overhead_table({**found, "limit": report.spread([200.0, 200.0, 210.0])})
     assert "(MISSED, goal 50%)" in report.overhead_table({**found, "of_limit": report.spread([0.49])})
