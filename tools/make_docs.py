@@ -87,6 +87,7 @@ WORK = {
 }
 AMONG_PEERS = ("w1-small-20", "w1-large-20")
 LARGER = {f"w1-{size}-{clients}": f"{size} CNN, {clients} clients" for size in ("small", "large") for clients in (100, 500)}
+TOLD = {"bench": "Against PyTorch", "peers-portable": "Without kernels", "cohorts": "100 and 500 clients"}
 QUOTED = {"bench": WORK, "peers": AMONG_PEERS, "peers-portable": AMONG_PEERS, "cohorts": LARGER}  # {benchmark: its workloads}
 
 
@@ -99,14 +100,20 @@ def speed_table(history: Path) -> str:
         | {f"{WORK[name]}, without kernels": found["peers-portable"][name] for name in AMONG_PEERS}
     )
     lines += ["", *_theirs_over_ours({said: found["cohorts"][name] for name, said in LARGER.items()})]
-    lines += ["", "| against the PyTorch loop | theirs / ours | ours, of an FMA loop's speed |", "|---|---|---|"]
+    lines += ["", "| against the PyTorch loop | theirs / ours | ours, multiplications done, of an FMA loop's |", "|---|---|---|"]
     torch = found["bench"]
     lines += [f"| {said} | {_ratio(torch[name]['torch'])} | {torch[name]['fedcodist']['of_limit']:.0%} |" for name, said in WORK.items()]
-    machine, kernels = last["peers"]["machine"], found["peers"][AMONG_PEERS[0]]["fedcodist"]["versions"].get("kernels", "?")
     turns = [result["turns"] for row in last.values() for result in row["results"]]
-    said = f"{last['peers']['when'][:10]}, {machine['threads']} cores of an {machine['cpu']}, kernels: {kernels}."
-    more = "Tables with and without kernels, and that against PyTorch alone, are runs of their own."
-    return "\n".join([*lines, "", f"{said} A ratio is of {min(turns)} to {max(turns)} rounds a side. {more}"])
+    where = {name: _where(last[name]) for name in QUOTED}
+    said = [where["peers"], *(f"{TOLD[name]}: {of}" for name, of in where.items() if of != where["peers"])]
+    kernels = found["peers"][AMONG_PEERS[0]]["fedcodist"]["versions"].get("kernels", "?")
+    more = f"Kernels: {kernels}. Tables with and without kernels, and that against PyTorch alone, are runs of their own."
+    return "\n".join([*lines, "", f"{' '.join(said)} A ratio is of {min(turns)} to {max(turns)} rounds a side. {more}"])
+
+
+def _where(row: Mapping[str, Any]) -> str:
+    """When and on what a run of the benchmark was made."""
+    return f"{row['when'][:10]}, {row['machine']['threads']} cores of an {row['machine']['cpu']}."
 
 
 def _quotable(row: Mapping[str, Any]) -> bool:
