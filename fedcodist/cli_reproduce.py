@@ -4,7 +4,6 @@ the studies that go beyond it."""
 from __future__ import annotations
 
 import argparse
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,12 @@ def add(parser: Any, once: Any) -> None:
     parser.add_argument("--workers", type=int, action=once, metavar="N", help="threads (default: one a core); changes no result")
     parser.add_argument("--list", action="store_true", help="show the cells and how far each is, and train nothing")
     parser.add_argument("--report", action="store_true", help="train nothing: write tables and figures from the runs that are finished")
-    parser.add_argument("--docs", action=once, metavar="DIR", help="also put the results into this directory of docs, and write its page")
+    parser.add_argument(
+        "--docs",
+        action=once,
+        metavar="DIR",
+        help="also put the results into this directory of docs, beside those that were run elsewhere, and write its page",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -91,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
 def _write(args: argparse.Namespace, every: Any, root: Path, place: Path, draw: bool) -> Any:
     """The result file, the page beside it, and figures if they can be drawn here; all cells, whichever were chosen now."""
     from fedcodist import report
-    from fedcodist.reproduce import figures, page, results, running
+    from fedcodist.reproduce import elsewhere, figures, page, results, running
 
     result = results.collect(args.table, args.budget, every, root, running.failed(root))
     place.mkdir(parents=True, exist_ok=True)
@@ -103,6 +107,8 @@ def _write(args: argparse.Namespace, every: Any, root: Path, place: Path, draw: 
     if draw and args.docs is not None:
         folder = Path(args.docs) / page.FOLDER
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(place / SUMMARY, folder / f"{place.name}.json")
+        shipped = folder / f"{place.name}.json"
+        told = elsewhere.join(result, results.read(shipped)) if shipped.is_file() else result
+        shipped.write_text(results.dump(told) + "\n", "utf-8")
         page.write(Path(args.docs), drawn=True)
     return result

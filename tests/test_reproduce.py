@@ -19,7 +19,7 @@ import pytest
 from fedcodist import cli, cli_reproduce, config, report, runs, session
 from fedcodist.errors import ConfigError, DataError
 from fedcodist.methods import PeriodicCodist
-from fedcodist.reproduce import cells, claims, figures, page, paper, results, running, sections, stores
+from fedcodist.reproduce import cells, claims, elsewhere, figures, page, paper, results, running, sections, stores
 from fedcodist.reproduce.budgets import BUDGETS, FULL, SMALL, SMOKE, Budget, Family, methods
 from fedcodist.reproduce.claims import NOT, OPEN, REPRODUCED, Difference
 
@@ -283,7 +283,8 @@ def test_a_table_is_run_once_and_then_read(tiny, tmp_path, monkeypatch, capsys):
     assert small["gain"]["difference"] == pytest.approx(sum(gains) / 2, abs=2e-4)
     assert small["gain"]["low"] < small["gain"]["difference"] < small["gain"]["high"]
     one_way = by_id["images/merged-to-large/6/in-domain"]["accuracy"]["small"]["all"]
-    assert one_way["gain"] == {"difference": 0.0, "low": 0.0, "high": 0.0, "seeds": 2}  # a teacher only is its own twin
+    same = {"difference": 0.0, "low": 0.0, "high": 0.0, "seeds": 2, "each": {"0": 0.0, "1": 0.0}}
+    assert one_way["gain"] == same  # a teacher only is its own twin
     assert by_id["images/merged/8/in-domain"]["accuracy"]["small"]["all"]["gain"]["low"] is None
     assert result["provenance"]["version"] and set(result["provenance"]["data"]) == {
         "Gaussian classes",
@@ -308,6 +309,12 @@ def test_a_table_is_run_once_and_then_read(tiny, tmp_path, monkeypatch, capsys):
     assert "(i) " in said and "(vi) " in said and "results.md" in said
     assert (tmp_path / "table1-smoke/table1-smoke-images.svg").is_file()
     assert "(table1-smoke-images.svg)" in (tmp_path / "table1-smoke/results.md").read_text()
+
+    docs = ("--docs", str(tmp_path / "docs"))
+    assert command("table1", "--report", "--out", str(tmp_path), *docs) == 0
+    assert (tmp_path / "docs/results/table1-smoke.json").read_text() == text
+    assert command("table1", "--report", "--out", str(tmp_path / "another machine"), *docs) == 0  # where nothing was run: all is kept
+    assert json.loads((tmp_path / "docs/results/table1-smoke.json").read_text())["cells"] == result["cells"]
 
 
 def test_listing_says_how_far_each_cell_is(tiny, tmp_path, capsys):
@@ -510,6 +517,7 @@ def test_a_cell_by_hand(tiny):
         "low": round(0.04 - 12.7062 * 0.02, 4),
         "high": round(0.04 + 12.7062 * 0.02, 4),
         "seeds": 2,
+        "each": {"0": 0.02, "1": 0.06},
     }
     assert found["cost"] == {"client_bytes": 11, "server_flops": 2, "server_steps": 4}
     assert found["paper"]["small"]["all"] == 0.3386 and "ensemble" not in found
@@ -592,6 +600,36 @@ def image_cell(method: str, column: str, public: str, small: list[float], large:
     twin = cell_of(f"images/fedavg/{column}", {"small": base, "large": base})
     values = {"small": [0.3 + g for g in small], "large": [0.3 + g for g in large]}
     return [twin, cell_of(f"images/{method}/{column}/{public}", values, twin["id"])]
+
+
+def test_what_was_run_elsewhere_is_kept_with_its_own_pairs():
+    twin, cell = image_cell("periodic", "4700", "in-domain", SURE, SURE)
+    few = image_cell("merged", "4700", "in-domain", ONE, ONE)[1]
+    for made in (twin, cell, few):
+        made["data"] = "d"
+    cell["accuracy"]["small"]["all"]["gain"] = {"difference": 0.05, "low": 0.03, "high": 0.07, "seeds": 3}
+    known = result_of("table1", twin, cell, few)
+    known["provenance"]["environments"] = [{"cpu": "theirs"}]
+    # Here the twin was trained again, and is worse; one cell was not, and another with more seeds than it had.
+    again = {**cell_of(twin["id"], {"small": [0.1] * 3, "large": [0.1] * 3}), "data": "d"}
+    none = {**cell_of(cell["id"], {}, twin["id"], studies={"pools": ""}), "data": "", "wanted": [0, 1, 2, 3]}
+    more = {**cell_of(few["id"], {"small": [0.3, 0.4], "large": [0.3, 0.4]}, twin["id"]), "data": "d"}
+    here = result_of("table1", again, none, more)
+    here["provenance"] |= {"environments": [{"cpu": "ours"}], "commits": ["ff"], "uncommitted": 0}
+    told = elsewhere.join(here, known)
+    assert [c["seeds"] for c in told["cells"]] == [[0, 1, 2], [0, 1, 2], [0, 1]] and told["cells"][0] == again and told["cells"][2] == more
+    kept = told["cells"][1]
+    assert kept["accuracy"]["small"]["all"]["gain"]["each"] == {"0": 0.04, "1": 0.05, "2": 0.06}  # over 0.3, not over 0.1
+    assert kept["state"] == "partly" and kept["studies"] == {"pools": ""} and kept["wanted"] == [0, 1, 2, 3]
+    by_id = {c["id"]: c for c in told["cells"]}
+    assert claims.gains(by_id, cell["id"], "small") == {0: 0.04, 1: 0.05, 2: 0.06}
+    assert told["provenance"]["environments"] == [{"cpu": "ours"}, {"cpu": "theirs"}]
+    assert told["provenance"]["commits"] == ["0123456789abcdef", "ff"] and told["provenance"]["uncommitted"] == 2
+    assert elsewhere.join(told, told) == told
+    # Other settings are another experiment, and other data is refused.
+    assert elsewhere.join(here, result_of("table1", {**cell, "run": "another"})) == here
+    with pytest.raises(DataError, match="other data than in the result file"):
+        elsewhere.join(result_of("table1", {**none, "data": "e"}), known)
 
 
 @pytest.mark.parametrize(

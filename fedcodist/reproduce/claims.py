@@ -149,9 +149,11 @@ def values_of(cell: Mapping[str, Any] | None, pool: str, domain: str) -> dict[in
     return {seed: value for seed, value in zip(seeds, found, strict=False) if value is not None}
 
 
-def _gains(cells: Cells, name: str, pool: str, domain: str = "all") -> dict[int, float]:
-    """{seed: gain over the twin}."""
+def gains(cells: Cells, name: str, pool: str, domain: str = "all") -> dict[int, float]:
+    """{seed: gain over the twin that was trained beside it}; files of old leave it to be found from the twin's own cell."""
     cell = cells.get(name)
+    if each := dig(dict(cell or {}), "accuracy", pool, domain, "gain", "each"):
+        return {int(seed): value for seed, value in each.items()}
     mine, twin = values_of(cell, pool, domain), values_of(cells.get(str((cell or {}).get("twin"))), pool, domain)
     return {seed: value - twin[seed] for seed, value in mine.items() if seed in twin}
 
@@ -174,7 +176,7 @@ def _decided(mine: Sequence[Mapping[str, Any]], cells: Cells, verdict: str, why:
 
 
 def _lift(cells: Cells, name: str, pool: str, effect: float, what: str, domain: str = "all") -> Part:
-    gain = over(list(_gains(cells, name, pool, domain).values()))
+    gain = over(list(gains(cells, name, pool, domain).values()))
     return _part(cells, name, lifts(gain, effect / 100), what, gain, effect)
 
 
@@ -214,7 +216,7 @@ def _claim_3(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -
         name, label = f"images/{method}/{column}/out-of-domain", compare.LABELS[method]
         helped = paper.gain(paper.IMAGES, method, "out-of-domain", "4700", "small")
         parts.append(_lift(cells, name, "small", helped, f"small, {label}"))
-        gain = over(list(_gains(cells, name, "large").values()))
+        gain = over(list(gains(cells, name, "large").values()))
         printed = paper.gain(paper.IMAGES, method, "out-of-domain", "4700", "large")
         parts.append(_part(cells, name, stays_below(gain, helped / 100), f"large, {label}", gain, printed))
     return parts
@@ -225,7 +227,7 @@ def _claim_4(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -
     name = "language/merged/shift"
     effect = paper.shift_gain("merged", "questions", "small")
     asked = _lift(cells, name, "small", effect, "small on questions", domains.get("questions", ""))
-    gain = over(list(_gains(cells, name, "small", domains.get("answers", "")).values()))
+    gain = over(list(gains(cells, name, "small", domains.get("answers", "")).values()))
     cost = None if gain is None else Difference(-gain.mean, _minus(gain.high), _minus(gain.low), gain.seeds)
     printed = paper.shift_gain("merged", "answers", "small")
     return [asked, _part(cells, name, stays_below(cost, effect / 200), "small on answers", gain, printed)]
@@ -275,7 +277,7 @@ def _claim_6(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -
 
 def _both(cells: Cells, name: str) -> dict[int, float]:
     """{seed: the mean gain of the two models}."""
-    small, large = (_gains(cells, name, pool) for pool in paper.POOLS)
+    small, large = (gains(cells, name, pool) for pool in paper.POOLS)
     return {seed: (small[seed] + large[seed]) / 2 for seed in small if seed in large}
 
 

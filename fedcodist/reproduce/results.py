@@ -113,6 +113,7 @@ def _cell(table: str, cell: Cell, mine: Sequence[Any], twin: Sequence[Any]) -> R
             told: Result = {**values, **_summary(values["test"])}
             if (row := gains.get((pool, domain))) is not None:
                 told["gain"] = {key: _round(row[key]) for key in ("difference", "low", "high")} | {"seeds": row["seeds"]}
+                told["gain"]["each"] = _each(twin, mine, pool, domain)
             accuracy[pool][domain] = told
     missing = cell.config is None
     state = (
@@ -151,6 +152,16 @@ def _cell(table: str, cell: Cell, mine: Sequence[Any], twin: Sequence[Any]) -> R
         if spikes := _spikes(mine, twin, pools):
             found["spikes"] = spikes
     return found
+
+
+def _each(twin: Sequence[Any], mine: Sequence[Any], pool: str, domain: str) -> dict[str, float | None]:
+    """{seed: gain over the twin}."""
+    values = [
+        {seed: number(dig(run.result, "test", pool, domain, "accuracy")) for seed, run in of.items()}
+        for of in map(compare.by_seed, (twin, mine))
+    ]
+    theirs, ours = ({seed: value for seed, value in of.items() if value is not None} for of in values)
+    return {str(seed): _round(value - theirs[seed]) for seed, value in sorted(ours.items()) if seed in theirs}
 
 
 def _settings(config: Any) -> dict[str, Any]:
