@@ -106,6 +106,7 @@ def read(path: str | Path, assignments: Sequence[str] = ()) -> Config:
     problems = [
         p for p in problems if not any(p.path == key or p.path.startswith(f"{key}.") for key in inherited)
     ]  # told once, at its source
+    problems = [_meant(p, table.get("pools")) for p in problems]
     if config is not None:
         problems += _relations(config)
     if problems or config is None:
@@ -258,6 +259,14 @@ def _over(base: Any, given: Any) -> Any:
     """A table on top of another, key by key; one that says its own `kind`, or whom it is `like`, replaces the other whole."""
     both = isinstance(base, dict) and isinstance(given, dict)
     return {**base, **given} if both and not {"kind", "like"} & given.keys() else given
+
+
+def _meant(problem: Problem, pools: Any) -> Problem:
+    """A pool without a model is most often another one's name, misspelt: then that is said too."""
+    name = problem.path.removeprefix("pools.").removesuffix(".model")
+    if problem.path != f"pools.{name}.model" or problem.got != "nothing" or not isinstance(pools, dict):
+        return problem
+    return problem._replace(hint=problem.hint or settings.nearest(name, [other for other in pools if other != name]))
 
 
 def _say(problems: list[Problem], source: toml.Source) -> list[str]:

@@ -474,3 +474,10 @@ def test_a_table_is_laid_over_the_one_of_the_file_it_is_like(write):
     assert changed.method.alpha.value == 0.9 and changed.method.distill == base.method.distill
     whole = read(write('like = "quick/toy"\n[method]\nkind = "merged"', "fifth.toml"))
     assert whole.method.distill != base.method.distill  # its own kind: nothing is taken over
+
+
+def test_a_misspelt_pool_is_not_only_told_to_have_no_model():
+    with pytest.raises(ConfigError, match=r"^pools\.smal\.model: got nothing; .* did you mean small\?$"):
+        config.read("quick/toy", ["pools.smal.cohort=3"])
+    with pytest.raises(ConfigError, match=r"^pools\.third\.model: got nothing; [^?]*$"):
+        config.read("quick/toy", ["pools.third.cohort=3"])
