@@ -398,7 +398,11 @@ def read_config(args: argparse.Namespace) -> Any:
 
 
 def prepare_jax() -> None:
-    """A compilation cache, so that a second run starts in seconds. FEDCODIST_CACHE names it; empty switches it off."""
+    """Memory that is kept, and a compilation cache, so that a second run starts in seconds. FEDCODIST_CACHE names it; empty switches it
+    off."""
+    from fedcodist import memory
+
+    memory.keep()
     import jax
 
     place = os.environ.get("FEDCODIST_CACHE")

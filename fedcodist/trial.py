@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
-from fedcodist import checkpoint, cost, environment, keys
+from fedcodist import checkpoint, cost, environment, keys, memory
 from fedcodist import lock as lock_file
 from fedcodist.checkpoint import Damaged
 from fedcodist.config import Config, assemble, digest, plain
@@ -302,6 +302,7 @@ def _hear(desk: Desk, line: Any, busy: dict[Any, Job], process: Any) -> Report |
 
 def _serve(line: Any, flags: dict[str, Any]) -> None:
     """A worker process: trainings come in, news goes out, until the other end is closed."""
+    memory.keep()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C goes to everyone at the terminal; the desk decides
     for name, value in flags.items():
         jax.config.update(name, value)
