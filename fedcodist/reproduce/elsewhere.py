@@ -1,7 +1,7 @@
 """Results from several machines in one file: what was not run here is taken from an earlier result file, if it is the same experiment.
 
 A cell is kept as it was found, with the gains over the twin that was trained beside it, so that no pair is made of runs from two places:
-rounding differs between processors, and after some hundred rounds so do the models. The cell with more seeds wins, and of equal ones that
+rounding may differ between processors, and after some hundred rounds so do the models. The cell with more seeds wins, and of equal ones that
 which was run here. Deliberately absent: adding seeds of one place to those of another.
 """
 
