@@ -167,6 +167,7 @@ def _measure(
         sides[side] = report.summary(worker.rounds[-turns:], work.flops, top, done) | {
             "rss_mb": worker.rss_mb,
             "first_seconds": worker.first_seconds,
+            "done": done / work.flops,
             "loss": [worker.rounds[0].get("loss"), worker.rounds[-1].get("loss")],
             "versions": worker.hello["versions"],
         }

@@ -81,6 +81,8 @@ def table(results: Sequence[Mapping[str, Any]], absent: Mapping[str, str]) -> st
             lines.append(f"| {side} | {s['failed']} |" + " |" * 8 if "failed" in s else _row(side, s, absent.get(side, "nothing")))
         if found["limit"]:
             lines.append(f"\n{limits_said(found['limit'])} A round: {found['gflop']:.1f} GFLOP.")
+        if found["limit"] and any(s.get("done", 1) < 1 for s in found["sides"].values()):
+            lines[-1] += " GFLOP/s are of these; the share of the limit is of the multiplications that are really done."
         lines += [f"\nNOT QUIET: {why}. Do not quote this." for why in doubts(found)]
         lines.append("")
     return "\n".join(lines)

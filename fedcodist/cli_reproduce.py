@@ -55,10 +55,11 @@ def run(args: argparse.Namespace) -> int:
     from fedcodist.cli import parse_seeds, prepare_jax
 
     prepare_jax()
-    from fedcodist.reproduce import cells, running, sections
+    from fedcodist.reproduce import cells, page, running, sections
 
     if args.docs is not None:
         plots.load_matplotlib()  # now, and not after hours of training
+        page.load(Path(args.docs) / page.FOLDER)  # as what is there, which results are joined to
     every = cells.cells(args.table, args.budget)
     chosen = cells.choose(every, args.cell, parse_seeds(args.seeds) if args.seeds is not None else None)
     root = Path(args.out)
@@ -94,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _write(args: argparse.Namespace, every: Any, root: Path, place: Path, draw: bool) -> Any:
     """The result file, the page beside it, and figures if they can be drawn here; all cells, whichever were chosen now."""
-    from fedcodist import report
+    from fedcodist import checkpoint, report
     from fedcodist.reproduce import elsewhere, figures, page, results, running
 
     result = results.collect(args.table, args.budget, every, root, running.failed(root))
@@ -109,6 +110,6 @@ def _write(args: argparse.Namespace, every: Any, root: Path, place: Path, draw: 
         folder.mkdir(parents=True, exist_ok=True)
         shipped = folder / f"{place.name}.json"
         told = elsewhere.join(result, results.read(shipped)) if shipped.is_file() else result
-        shipped.write_text(results.dump(told) + "\n", "utf-8")
+        checkpoint.replace_file(shipped, (results.dump(told) + "\n").encode())  # whole: another machine's hours may be in it
         page.write(Path(args.docs), drawn=True)
     return result

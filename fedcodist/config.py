@@ -266,7 +266,10 @@ def _meant(problem: Problem, pools: Any) -> Problem:
     name = problem.path.removeprefix("pools.").removesuffix(".model")
     if problem.path != f"pools.{name}.model" or problem.got != "nothing" or not isinstance(pools, dict):
         return problem
-    return problem._replace(hint=problem.hint or settings.nearest(name, [other for other in pools if other != name]))
+    return problem._replace(
+        hint=problem.hint
+        or settings.nearest(name, [other for other, given in pools.items() if isinstance(given, dict) and "model" in given])
+    )
 
 
 def _say(problems: list[Problem], source: toml.Source) -> list[str]:

@@ -17,7 +17,7 @@ from fedcodist.errors import DataError
 from fedcodist.federation import Federation
 from fedcodist.types import Model, Objective, Params, Split
 
-LOGIT_BYTES = 8 * 2**20  # of one evaluation batch: what is much larger is mapped and cleared by the system every time
+LOGIT_BYTES = 8 * 2**20  # of one evaluation batch: what is much larger leaves the cache, and may be mapped and cleared anew every time
 ROWS, BATCHES = 100, 5  # at most so many rows in a batch, whose activations then stay near the processor, and batches in a program
 Metrics = dict[str, dict[str, float]]  # {domain: {metric: value}}, with "all" for every row
 

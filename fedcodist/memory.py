@@ -2,8 +2,8 @@
 
 glibc maps large blocks anew for every allocation, and the system clears each page of them: a compiled program over a vocabulary of 10,000
 words asks for such blocks at every call, and a third of its time went into clearing them. Here large blocks come from one heap that never
-shrinks: peak memory changes by a fifth at most, up or down, and what was once needed stays with the process. Other systems, and programs
-that set their own limits (MALLOC_...), are left alone.
+shrinks: peak memory was a quarter more or a seventh less, and what was once needed stays with the process. Other systems, and programs that
+set their own limits (MALLOC_...), are left alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import ctypes
 import os
 
 TRIM_THRESHOLD, TOP_PAD, MMAP_MAX, ARENA_MAX = -1, -2, -4, -8  # glibc's numbers of what mallopt sets
-SETTINGS = {MMAP_MAX: 0, TRIM_THRESHOLD: 2**31 - 1, TOP_PAD: 64 * 2**20, ARENA_MAX: 1}  # threads' own heaps shrink whatever is said
+SETTINGS = {MMAP_MAX: 0, TRIM_THRESHOLD: -1, TOP_PAD: 64 * 2**20, ARENA_MAX: 1}  # threads' own heaps shrink whatever is said
 
 
 def keep() -> bool:

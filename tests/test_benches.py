@@ -13,11 +13,12 @@ import jax
 import numpy as np
 import pytest
 
-from benches import bench, environments, machine, plot, profile, report, workers, workload
+from benches import bench, environments, machine, ours, plot, profile, report, workers, workload
 from benches.environments import PEERS, Peer
 from benches.report import OURS
 from benches.workers import Failed, Worker
 from benches.workload import WORKLOADS
+from fedcodist import native
 
 WORK = WORKLOADS["w1-small-20"]
 HOW = bench.How(warm=2, turns=5, seconds=1e9)
@@ -110,9 +111,17 @@ def test_what_a_basis_saves_is_speed_and_no_share_of_the_limit():
     fake = Fake(OURS, [1.0] * 7, [])
     fake.hello["wide"] = 16 / 36
     side = run(limits=lambda: {"fma_all": 30.0, "sgemm_all": 1.0}, **{OURS: fake})[0]["sides"][OURS]
-    assert side["gflops"] == pytest.approx(WORK.flops / 1e9)
+    assert side["gflops"] == pytest.approx(WORK.flops / 1e9) and side["done"] < 1
+    kernel = (workers.ROOT / "fedcodist/native/winograd.h").read_text()
+    assert "channels * filters >= 32 * 32" in kernel and workload.WIDE == 32 * 32 and "16 products" in kernel
     saved = 2_000 * 3 * 2 * 36 * 9 * 32 * 32 * 20 / 36  # of the last convolution and both of its gradients
     assert side["of_limit"] == pytest.approx((WORK.flops - saved) / 1e9 / 30.0)
+
+
+def test_only_the_kernels_save_products():
+    assert ours.wide() == (16 / 36 if native.path() else 1.0)
+    with native.portable():
+        assert ours.wide() == 1.0
 
 
 def test_without_a_compiler_shares_are_of_sgemm():

@@ -481,3 +481,5 @@ def test_a_misspelt_pool_is_not_only_told_to_have_no_model():
         config.read("quick/toy", ["pools.smal.cohort=3"])
     with pytest.raises(ConfigError, match=r"^pools\.third\.model: got nothing; [^?]*$"):
         config.read("quick/toy", ["pools.third.cohort=3"])
+    with pytest.raises(ConfigError, match=r"^[^?]*$"):  # neither is one that there is
+        config.read("quick/toy", ["pools.mid1.cohort=3", "pools.mid2.cohort=3"])

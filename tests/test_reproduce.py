@@ -283,8 +283,7 @@ def test_a_table_is_run_once_and_then_read(tiny, tmp_path, monkeypatch, capsys):
     assert small["gain"]["difference"] == pytest.approx(sum(gains) / 2, abs=2e-4)
     assert small["gain"]["low"] < small["gain"]["difference"] < small["gain"]["high"]
     one_way = by_id["images/merged-to-large/6/in-domain"]["accuracy"]["small"]["all"]
-    same = {"difference": 0.0, "low": 0.0, "high": 0.0, "seeds": 2, "each": {"0": 0.0, "1": 0.0}}
-    assert one_way["gain"] == same  # a teacher only is its own twin
+    assert one_way["gain"] == {"difference": 0.0, "low": 0.0, "high": 0.0, "seeds": 2}  # a teacher only is its own twin
     assert by_id["images/merged/8/in-domain"]["accuracy"]["small"]["all"]["gain"]["low"] is None
     assert result["provenance"]["version"] and set(result["provenance"]["data"]) == {
         "Gaussian classes",
@@ -517,8 +516,9 @@ def test_a_cell_by_hand(tiny):
         "low": round(0.04 - 12.7062 * 0.02, 4),
         "high": round(0.04 + 12.7062 * 0.02, 4),
         "seeds": 2,
-        "each": {"0": 0.02, "1": 0.06},
     }
+    assert small["over_twin"] == {"0": 0.02, "1": 0.06}
+    assert results._cell("table1", cell, mine, [])["accuracy"]["small"]["all"]["over_twin"] == {}  # known to be without a twin
     assert found["cost"] == {"client_bytes": 11, "server_flops": 2, "server_steps": 4}
     assert found["paper"]["small"]["all"] == 0.3386 and "ensemble" not in found
     for run in mine:
@@ -619,17 +619,27 @@ def test_what_was_run_elsewhere_is_kept_with_its_own_pairs():
     told = elsewhere.join(here, known)
     assert [c["seeds"] for c in told["cells"]] == [[0, 1, 2], [0, 1, 2], [0, 1]] and told["cells"][0] == again and told["cells"][2] == more
     kept = told["cells"][1]
-    assert kept["accuracy"]["small"]["all"]["gain"]["each"] == {"0": 0.04, "1": 0.05, "2": 0.06}  # over 0.3, not over 0.1
+    assert kept["accuracy"]["small"]["all"]["over_twin"] == {"0": 0.04, "1": 0.05, "2": 0.06}  # over 0.3, not over 0.1
     assert kept["state"] == "partly" and kept["studies"] == {"pools": ""} and kept["wanted"] == [0, 1, 2, 3]
     by_id = {c["id"]: c for c in told["cells"]}
     assert claims.gains(by_id, cell["id"], "small") == {0: 0.04, 1: 0.05, 2: 0.06}
     assert told["provenance"]["environments"] == [{"cpu": "ours"}, {"cpu": "theirs"}]
     assert told["provenance"]["commits"] == ["0123456789abcdef", "ff"] and told["provenance"]["uncommitted"] == 2
+    known["provenance"]["uncommitted"] = 9
+    assert elsewhere.join(here, known)["provenance"]["uncommitted"] == 3  # no more than are kept
+    known["provenance"]["uncommitted"] = 2
     assert elsewhere.join(told, told) == told
     # Other settings are another experiment, and other data is refused.
     assert elsewhere.join(here, result_of("table1", {**cell, "run": "another"})) == here
-    with pytest.raises(DataError, match="other data than in the result file"):
-        elsewhere.join(result_of("table1", {**none, "data": "e"}), known)
+    known["provenance"]["data"], here["provenance"]["data"] = {"images": "old"}, {"images": "new"}
+    with pytest.raises(DataError, match="images: got other data here than in the result file"):
+        elsewhere.join(here, known)
+    # What diverged here is told, and a cell that is known to have no twin of its own gets no other one's.
+    lost = elsewhere.join(result_of("table1", again, {**none, "diverged": {"1": "why"}}), known)["cells"][1]
+    assert lost["diverged"] == {"1": "why"}
+    for of_pool in more["accuracy"].values():
+        of_pool["all"]["over_twin"] = {}
+    assert claims.gains({more["id"]: more, twin["id"]: again}, more["id"], "small") == {}
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def speed_table(history: Path) -> str:
         | {f"{WORK[name]}, without kernels": found["peers-portable"][name] for name in AMONG_PEERS}
     )
     lines += ["", *_theirs_over_ours({said: found["cohorts"][name] for name, said in LARGER.items()})]
-    lines += ["", "| against the PyTorch loop | theirs / ours | ours, multiplications done, of an FMA loop's |", "|---|---|---|"]
+    lines += ["", "| against the PyTorch loop | theirs / ours | our multiplications, of an FMA loop's |", "|---|---|---|"]
     torch = found["bench"]
     lines += [f"| {said} | {_ratio(torch[name]['torch'])} | {torch[name]['fedcodist']['of_limit']:.0%} |" for name, said in WORK.items()]
     turns = [result["turns"] for row in last.values() for result in row["results"]]

@@ -152,7 +152,7 @@ def values_of(cell: Mapping[str, Any] | None, pool: str, domain: str) -> dict[in
 def gains(cells: Cells, name: str, pool: str, domain: str = "all") -> dict[int, float]:
     """{seed: gain over the twin that was trained beside it}; files of old leave it to be found from the twin's own cell."""
     cell = cells.get(name)
-    if each := dig(dict(cell or {}), "accuracy", pool, domain, "gain", "each"):
+    if (each := dig(dict(cell or {}), "accuracy", pool, domain, "over_twin")) is not None:
         return {int(seed): value for seed, value in each.items()}
     mine, twin = values_of(cell, pool, domain), values_of(cells.get(str((cell or {}).get("twin"))), pool, domain)
     return {seed: value - twin[seed] for seed, value in mine.items() if seed in twin}

@@ -111,9 +111,10 @@ def _cell(table: str, cell: Cell, mine: Sequence[Any], twin: Sequence[Any]) -> R
             if not values["test"]:
                 continue
             told: Result = {**values, **_summary(values["test"])}
+            if cell.twin:
+                told["over_twin"] = _over_twin(twin, mine, pool, domain)
             if (row := gains.get((pool, domain))) is not None:
                 told["gain"] = {key: _round(row[key]) for key in ("difference", "low", "high")} | {"seeds": row["seeds"]}
-                told["gain"]["each"] = _each(twin, mine, pool, domain)
             accuracy[pool][domain] = told
     missing = cell.config is None
     state = (
@@ -154,8 +155,8 @@ def _cell(table: str, cell: Cell, mine: Sequence[Any], twin: Sequence[Any]) -> R
     return found
 
 
-def _each(twin: Sequence[Any], mine: Sequence[Any], pool: str, domain: str) -> dict[str, float | None]:
-    """{seed: gain over the twin}."""
+def _over_twin(twin: Sequence[Any], mine: Sequence[Any], pool: str, domain: str) -> dict[str, float | None]:
+    """{seed: gain over the twin}; empty if none is finished. Stored, because files of several machines may be joined."""
     values = [
         {seed: number(dig(run.result, "test", pool, domain, "accuracy")) for seed, run in of.items()}
         for of in map(compare.by_seed, (twin, mine))
