@@ -17,7 +17,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benches.report import doubts
+from benches.report import doubts, top_of
+from benches.workload import WINOGRAD, WORKLOADS
 from fedcodist import catalogue, cli, compare, tables, toml
 from fedcodist.errors import bad
 from fedcodist.reproduce import page, sections
@@ -87,33 +88,45 @@ WORK = {
 }
 AMONG_PEERS = ("w1-small-20", "w1-large-20")
 LARGER = {f"w1-{size}-{clients}": f"{size} CNN, {clients} clients" for size in ("small", "large") for clients in (100, 500)}
-TOLD = {"bench": "Against PyTorch", "peers-portable": "Without kernels", "cohorts": "100 and 500 clients"}
 QUOTED = {"bench": WORK, "peers": AMONG_PEERS, "peers-portable": AMONG_PEERS, "cohorts": LARGER}  # {benchmark: its workloads}
 
 
 def speed_table(history: Path) -> str:
-    """Round times of others over ours, from the last runs of the benchmark that were whole and quiet."""
-    last = {row["bench"]: row for row in map(json.loads, history.read_text("utf-8").splitlines()) if _quotable(row)}
-    found = {name: {result["workload"]: result["sides"] for result in row["results"]} for name, row in last.items()}
-    lines = _theirs_over_ours(
-        {f"{WORK[name]}, 20 clients": found["peers"][name] for name in AMONG_PEERS}
-        | {f"{WORK[name]}, without kernels": found["peers-portable"][name] for name in AMONG_PEERS}
-    )
-    lines += ["", *_theirs_over_ours({said: found["cohorts"][name] for name, said in LARGER.items()})]
-    lines += ["", "| against the PyTorch loop | theirs / ours | our multiplications, of an FMA loop's |", "|---|---|---|"]
-    torch = found["bench"]
-    lines += [f"| {said} | {_ratio(torch[name]['torch'])} | {torch[name]['fedcodist']['of_limit']:.0%} |" for name, said in WORK.items()]
-    turns = [result["turns"] for row in last.values() for result in row["results"]]
-    where = {name: _where(last[name]) for name in QUOTED}
-    said = [where["peers"], *(f"{TOLD[name]}: {of}" for name, of in where.items() if of != where["peers"])]
-    kernels = found["peers"][AMONG_PEERS[0]]["fedcodist"]["versions"].get("kernels", "?")
-    more = f"Kernels: {kernels}. Tables with and without kernels, and that against PyTorch alone, are runs of their own."
-    return "\n".join([*lines, "", f"{' '.join(said)} A ratio is of {min(turns)} to {max(turns)} rounds a side. {more}"])
+    """Round times of others over ours, for each machine from its last runs of the benchmark that were whole and quiet; the newest first."""
+    machines: dict[str, dict[str, Any]] = {}
+    for row in map(json.loads, history.read_text("utf-8").splitlines()):
+        if _quotable(row):
+            known = machines.pop(row["machine"]["cpu"], {})
+            machines[row["machine"]["cpu"]] = {**known, row["bench"]: row}  # last: so far the newest
+    turns = [result["turns"] for last in machines.values() for row in last.values() for result in row["results"]]
+    end = f"A ratio is of {min(turns)} to {max(turns)} rounds a side. Every table, and each half of the first, is a run of its own."
+    return "\n\n".join([*(_machine(last) for last in reversed(machines.values())), end])
 
 
-def _where(row: Mapping[str, Any]) -> str:
-    """When and on what a run of the benchmark was made."""
-    return f"{row['when'][:10]}, {row['machine']['threads']} cores of an {row['machine']['cpu']}."
+def _machine(last: Mapping[str, Any]) -> str:
+    """The tables of one machine."""
+    found = {name: {result["workload"]: result for result in row["results"]} for name, row in last.items()}
+    one = next(iter(last.values()))
+    dates = " and ".join(sorted({row["when"][:10] for row in last.values()}))
+    parts = [f"**{one['machine']['threads']} cores of an {one['machine']['cpu']}**, {dates}:"]
+    columns = {f"{WORK[name]}, 20 clients": ("peers", name) for name in AMONG_PEERS}
+    columns |= {f"{WORK[name]}, without kernels": ("peers-portable", name) for name in AMONG_PEERS}
+    for heads in (columns, {said: ("cohorts", name) for name, said in LARGER.items()}):
+        there = {said: found[bench][name]["sides"] for said, (bench, name) in heads.items() if bench in found}
+        parts += ["\n".join(_theirs_over_ours(there))] if there else []
+    if torch := found.get("bench"):
+        lines = ["| against the PyTorch loop | theirs / ours | our multiplications, of an FMA loop's |", "|---|---|---|"]
+        rows = [f"| {said} | {_ratio(torch[name]['sides']['torch'])} | {_share(torch[name])} |" for name, said in WORK.items()]
+        parts.append("\n".join([*lines, *rows]))
+    return "\n\n".join(parts)
+
+
+def _share(result: Mapping[str, Any]) -> str:
+    """The multiplications that we really do, as a share of the limit: from the time, for old rows counted those that a basis saves too."""
+    side = result["sides"]["fedcodist"]
+    wide = 1.0 if side["versions"].get("kernels", "none").startswith("none") else WINOGRAD
+    speed = WORKLOADS[result["workload"]].operations(wide) / side["ms"]["median"] / 1e6
+    return f"{speed / top:.0%}" if (top := top_of(result["limit"])) else ""
 
 
 def _quotable(row: Mapping[str, Any]) -> bool:
