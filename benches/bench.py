@@ -163,11 +163,10 @@ def _measure(
             sides[side] = {"failed": failed[side]}
             continue
         worker = alive[side]
-        done = work.operations(worker.hello.get("wide", 1.0))
+        done = work.operations(worker.hello.get("wide", 1.0)) / work.flops
         sides[side] = report.summary(worker.rounds[-turns:], work.flops, top, done) | {
             "rss_mb": worker.rss_mb,
             "first_seconds": worker.first_seconds,
-            "done": done / work.flops,
             "loss": [worker.rounds[0].get("loss"), worker.rounds[-1].get("loss")],
             "versions": worker.hello["versions"],
         }

@@ -30,9 +30,9 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     return {"median": median, "q1": q1, "q3": q3, "low": min(values), "high": max(values)}
 
 
-def summary(rounds: Sequence[Mapping[str, Any]], flops: float, limit: float | None, done: float | None = None) -> dict[str, Any]:
+def summary(rounds: Sequence[Mapping[str, Any]], flops: float, limit: float | None, done: float = 1.0) -> dict[str, Any]:
     """The measured rounds of one side. A GFLOP/s is of the median round, and of all that the model asks for; the share of the limit is of
-    the operations that were really done, if that is less."""
+    what was really done of it, `done`."""
     seconds = spread([r["seconds"] for r in rounds])
     speed = flops / seconds["median"] / 1e9
     return {
@@ -40,7 +40,8 @@ def summary(rounds: Sequence[Mapping[str, Any]], flops: float, limit: float | No
         "cpu_ms": 1e3 * statistics.median(r["cpu_seconds"] for r in rounds),
         "others": statistics.median(r["others"] for r in rounds),
         "gflops": speed,
-        "of_limit": speed / limit * (1 if done is None else done / flops) if limit else None,
+        "done": done,
+        "of_limit": done * speed / limit if limit else None,
     }
 
 

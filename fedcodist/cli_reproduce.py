@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.docs is not None:
         plots.load_matplotlib()  # now, and not after hours of training
-        page.load(Path(args.docs) / page.FOLDER)  # as what is there, which results are joined to
+        page.load(Path(args.docs) / page.FOLDER)  # and a file there that cannot be joined is refused now too
     every = cells.cells(args.table, args.budget)
     chosen = cells.choose(every, args.cell, parse_seeds(args.seeds) if args.seeds is not None else None)
     root = Path(args.out)
