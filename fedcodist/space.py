@@ -219,6 +219,24 @@ def federated(space: Space) -> Space:
     return {name: range for name, range in space.items() if all(map(is_federated, range.keys))}
 
 
+def by_pool(space: Space, config: Config) -> dict[str, list[str]] | None:
+    """{pool: its parameters}, where every parameter is of one pool and every pool has some; None elsewhere.
+
+    >>> from fedcodist import config
+    >>> base = config.read("quick/toy")
+    >>> by_pool(preset(base, "rates"), base)  # its client rate is of both pools
+    >>> by_pool(only(preset(base, "rates"), ["*.server.lr"]), base)
+    {'small': ['pools.small.server.lr'], 'large': ['pools.large.server.lr']}
+    """
+    found: dict[str, list[str]] = {pool: [] for pool in config.pools}
+    for name, range in space.items():
+        pools = {pool for pool in found for key in range.keys if key.startswith(f"pools.{pool}.")}
+        if len(pools) != 1:
+            return None
+        found[pools.pop()].append(name)
+    return found if all(found.values()) else None
+
+
 def without(space: Space, other: Space) -> Space:
     """The parameters that set no key of another space."""
     taken = {key for range in other.values() for key in range.keys}

@@ -66,6 +66,11 @@ class Trial(NamedTuple):
         """What was trained."""
         return self.search.config if self.own else space.apply(self.search.config, self.search.space, self.values)
 
+    @property
+    def sayable(self) -> bool:
+        """Whether the space can say its values, as it can unless it was the config's own."""
+        return not self.own or all(self.values[name] == self.get(key) for name, range in self.search.space.items() for key in range.keys)
+
     def get(self, key: str) -> Any:
         """The value of a searched key."""
         if self.own:
@@ -109,12 +114,20 @@ class Desk:
             place = self.done + len(self._flying)
             seed = int(keys.derive(keys.root(self._search.seed), "suggest", place)[0])
             self._opened.sampler = _optuna().samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=RANDOM)
+            if place == self._search.trials - 1:
+                self._join()
             trial = self._opened.ask(_distributions(self._search.space))
         self._flying[trial.number] = trial
         config = self._config
         if not trial.user_attrs.get("own"):
             config = space.apply(config, self._search.space, _decoded(self._search.space, trial.params))
         return Job(trial.number, config, self._search.seed, self._search.clamp, self._data, self._prefixes)
+
+    def _join(self) -> None:
+        """Put in the queue what `joined` finds, unless a trial that was lost waits there."""
+        values = joined(self._search, trials(self._search, self._opened))
+        if values and not self._opened.get_trials(deepcopy=False, states=(_optuna().trial.TrialState.WAITING,)):
+            self._opened.enqueue_trial(_encoded(self._search.space, values))
 
     def heard(self, job: Job, report: Report) -> bool:
         if report.accuracy is None or self._search.objective == "pareto":
@@ -163,6 +176,19 @@ def trials(search: Search, opened: Any) -> list[Trial]:
             state = "diverged" if outcome.diverged else "pruned" if outcome.pruned else "complete"
         found.append(Trial(trial.number, state, search, _decoded(search.space, trial.params), outcome, own))
     return found
+
+
+def joined(search: Search, found: Sequence[Trial]) -> dict[str, Any] | None:
+    """Each pool's values from the trial that was best for that pool. Under FedAvg pools never hear each other, so the values together give
+    each of them what they gave it apart. None where pools teach or share a parameter, or where one trial was the best for all."""
+    complete = [trial for trial in found if trial.state == "complete" and trial.sayable]
+    parts = space.by_pool(search.space, search.config)
+    if search.config.method.kind != "fedavg" or search.objective != "mean" or parts is None or not complete:
+        return None
+    best = {pool: max(complete, key=lambda trial: trial.outcome.accuracy[pool]) for pool in parts}
+    if len({trial.number for trial in best.values()}) == 1:
+        return None
+    return {name: best[pool].values[name] for pool, names in parts.items() for name in names}
 
 
 @contextmanager

@@ -6,6 +6,7 @@ Most studies here have a training that is made up (`pretend`), so that the numbe
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
@@ -121,7 +122,7 @@ def values(found: list[tune.Trial]) -> list[tuple]:
 
 @pytest.fixture
 def pretend(monkeypatch):
-    """Trainings whose accuracy in round t is `accuracy(config, t)`; a negative one diverges. Counts the rounds."""
+    """Trainings whose accuracy in round t is `accuracy(config, t)`, of all pools or of each; a negative one diverges. Counts rounds."""
 
     def pretend(accuracy):
         trained = []
@@ -130,10 +131,11 @@ def pretend(monkeypatch):
             curve = []
             for t in range(1, job.config.rounds + 1):
                 value = accuracy(job.config, t)
-                if value < 0:
+                value = value if isinstance(value, dict) else dict.fromkeys(job.config.pools, value)
+                if min(value.values()) < 0:
                     return trial.Outcome(curve, t, t, 0.1, diverged=f"the server model of pool small is not finite in round {t}")
                 trained.append(job.number)
-                curve.append((t, dict.fromkeys(job.config.pools, value)))
+                curve.append((t, value))
                 if (yield trial.Report(t, curve[-1][1])) and t < job.config.rounds:
                     return trial.Outcome(curve, t, t, 0.1, pruned=True)
             steps = job.config.method.distill.steps if hasattr(job.config.method, "distill") else 0
@@ -338,6 +340,41 @@ def test_a_study_goes_on_as_if_it_had_never_stopped(base, tmp_path, pretend):
         found = finish(searched(base, trials=trials), tmp_path / "b")
     assert values(found) == values(straight) and len(trained) == sum(t.outcome.rounds for t in straight), "nothing is trained twice"
     assert max(by_alpha(t.config, 1) for t in straight[10:]) > 0.9, "it learns"
+
+
+def by_server_rate(one: config.Config, t: int) -> dict[str, float]:
+    """Each pool by its own rate alone: the small one wants a high rate, the large one a low one."""
+    rates = {pool: math.log10(space.get(one, f"pools.{pool}.server.lr")) for pool in one.pools}
+    return {"small": (5 + rates["small"]) / 5, "large": -rates["large"] / 5}
+
+
+def test_the_last_trial_of_fedavg_joins_what_was_best_for_each_pool(read, tmp_path, pretend):
+    pretend(by_server_rate)
+    base = read('method={ kind = "fedavg" }')
+    rates = space.only(space.preset(base, "rates"), ["*.server.lr"])
+    search = tune.Search(base, rates, trials=7, seed=7)
+    found = finish(search, tmp_path)
+    *before, last = found
+    small, large = (max(t.outcome.accuracy[pool] for t in before if t.state == "complete") for pool in ("small", "large"))
+    assert last.outcome.accuracy == {"small": small, "large": large} and tune.winner(found) == last
+    assert last.value > max(t.value for t in before), "no trial was the best for both"
+    more = finish(replace(search, trials=9), tmp_path)
+    assert values(more)[:7] == values(found) and len(more) == 9, "more trials go on"
+    assert values(finish(search, tmp_path / "again")) == values(found)
+
+
+def test_nothing_is_joined_where_pools_share_a_rate_or_teach(base, read, tmp_path, pretend):
+    pretend(by_server_rate)
+    alone = read('method={ kind = "fedavg" }')
+    rates = space.preset(base, "rates")
+    own = space.only(rates, ["*.server.lr"])
+    one = [t for t in finish(tune.Search(alone, own, trials=3, seed=7), tmp_path) if t.state == "complete"]
+    assert study.joined(tune.Search(alone, own), one) is not None
+    assert study.joined(tune.Search(base, own), one) is None, "who teaches changes what suits the other"
+    assert study.joined(tune.Search(alone, rates), one) is None, "a client rate for both pools"
+    assert study.joined(tune.Search(alone, own, objective="pareto"), one) is None
+    assert study.joined(tune.Search(alone, own), one[:1]) is None, "one trial is the best for all"
+    assert study.joined(tune.Search(alone, own), []) is None
 
 
 def test_choices_and_whole_numbers(base, tmp_path, pretend):
