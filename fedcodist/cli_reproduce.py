@@ -33,8 +33,8 @@ def add(parser: Any, once: Any) -> None:
         action="append",
         default=[],
         metavar="PATTERN",
-        help="only these cells (a family of data, a method, a column of the table: --list names them), as in 'images/merged/*', or a "
-        "study's name; may be repeated",
+        help="only these cells (a family of data, a method, a column of the table: --list names them), as in images/merged or "
+        "'*/fedavg/*', or a study's name; may be repeated",
     )
     parser.add_argument("--seeds", action=once, metavar="LIST", help="such as 0, 0,1,2 or 0-4 (default: the budget's)")
     parser.add_argument("--out", default="runs/reproduce", action=once, metavar="DIR", help="where runs are kept (default: runs/reproduce)")

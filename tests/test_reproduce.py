@@ -226,7 +226,12 @@ def test_choosing_cells(tiny):
         "images/merged/8/in-domain",
         "images/merged/8/out-of-domain",
     ]
+    for beginning in ("images/merged/8", "images/merged/8/"):
+        assert cells.choose(every, [beginning]) == cells.choose(every, ["images/merged/8/*"])
+    assert cells.choose(every, ["images"]) == [cell for cell in every if cell.family == "images"]
     assert {cell.seeds for cell in cells.choose(every, ["images/fedavg/*"], [5, 7])} == {(5, 7)}
+    with pytest.raises(ConfigError, match=r"--cell: got 'image/merged'; .*did you mean images/merged\?"):
+        cells.choose(every, ["image/merged"])
     with pytest.raises(ConfigError, match=r"--cell: got 'images/merge/8/in-domain'; .*did you mean images/merged/8/in-domain\?"):
         cells.choose(every, ["images/merged/8/*", "images/merge/8/in-domain"])
 
@@ -334,6 +339,17 @@ def test_listing_says_how_far_each_cell_is(tiny, tmp_path, capsys):
     assert re.fullmatch(r"1 of 6 runs are done; about \d+ s left", said)
     assert command("table1", "--list", "--cell", "images/fedavg/6", "--out", str(tmp_path)) == 0
     assert "1 of 2 runs are done" in capsys.readouterr().out
+
+
+def test_listing_says_which_data_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCODIST_DATA", str(tmp_path))
+    rows, said = running.listing(cells.choose(cells.cells("table2", "small"), ["*/fedavg"]), tmp_path)
+    assert {row["cell"]: row["state"] for row in rows} == {
+        "language/fedavg/shift": "not begun, and no data stackexchange",
+        "library/fedavg/shift": "not begun",
+    }
+    told = said.splitlines()
+    assert len(told) == 2 and told[1].startswith("data stackexchange: got no store") and "fedcodist data prepare text" in told[1]
 
 
 SCRIPT = """

@@ -73,22 +73,33 @@ def cells(table: str, budget: str) -> list[Cell]:
 
 
 def choose(every: Sequence[Cell], patterns: Sequence[str], seeds: Sequence[int] | None = None) -> list[Cell]:
-    """The cells whose ids match one of the patterns, as file names do, or whose study has this name; all without a pattern. FedAvg twins,
-    and what a study compares with, come with their cells. `seeds` replaces those of the budget."""
+    """The cells whose ids match one of the patterns, as file names and directories do, or whose study has this name; all without a
+    pattern. FedAvg twins, and what a study compares with, come with their cells. `seeds` replaces those of the budget."""
     if seeds is not None:
         every = [replace(cell, seeds=tuple(seeds)) for cell in every]
     if not patterns:
         return list(every)
-    ids = [cell.id for cell in every]
     chosen: set[str] = set()
     for pattern in patterns:
-        matched = [cell.id for cell in every if fnmatchcase(cell.id, pattern) or pattern in cell.studies]
+        whole = pattern.rstrip("/")
+        matched = [c.id for c in every if fnmatchcase(c.id, whole) or fnmatchcase(c.id, f"{whole}/*") or whole in c.studies]
         if not matched:
-            hint = nearest(pattern, ids) or "--list shows them all"
-            raise ConfigError(f"--cell: got {pattern!r}; allowed the id of a cell, or a pattern such as 'images/*' ({hint})")
+            hint = nearest(whole, _sayable(every)) or "--list shows them all"
+            raise ConfigError(
+                f"--cell: got {pattern!r}; allowed the id of a cell or its beginning, or a pattern such as 'images/*' ({hint})"
+            )
         chosen.update(matched)
     chosen |= {other for cell in every if cell.id in chosen for other in (cell.twin, *cell.studies.values())}
     return [cell for cell in every if cell.id in chosen]
+
+
+def _sayable(every: Sequence[Cell]) -> list[str]:
+    """What one can say without a wildcard: the names of studies, and ids from their beginning to any of their slashes or their end."""
+    parts = [cell.id.split("/") for cell in every]
+    return [
+        *{study for cell in every for study in cell.studies},
+        *dict.fromkeys("/".join(p[:n]) for p in parts for n in range(1, len(p) + 1)),
+    ]
 
 
 def table_1(budget: Budget) -> Iterator[Cell]:

@@ -135,7 +135,7 @@ def time_left(pace: Pace, waiting: Sequence[tuple[Job, State]]) -> str:
 
 
 def listing(chosen: Sequence[Cell], root: Path) -> tuple[list[dict[str, Any]], str]:
-    """A row for each cell and how far it is, and a sentence on the time that is left."""
+    """A row for each cell and how far it is; a sentence on the time that is left, and how to prepare what data is not there."""
     every = jobs(chosen, root)
     states = {job.path: state(job) for job in every}
     rows = []
@@ -143,13 +143,16 @@ def listing(chosen: Sequence[Cell], root: Path) -> tuple[list[dict[str, Any]], s
         mine = [] if cell.config is None else [states[run_directory(cell, seed, root)] for seed in cell.seeds]
         counts = Counter(map(str, mine))
         said = cell.why or ", ".join(f"{n} {what}" if len(counts) > 1 else what for what, n in counts.items())
+        if cell.config is not None and not all(now.done for now in mine) and (absent := stores.absent(cell.config.task)):
+            said += f", and no data {' or '.join(absent)}"
         rows.append(
             {"cell": cell.id, "seeds": ",".join(map(str, cell.seeds)), "settings": "tuned" if cell.tuned else "untuned", "state": said}
         )
     waiting = [(job, states[job.path]) for job in every if not states[job.path].done]
     done = len(every) - len(waiting)
     left = f"; {time_left(Pace(every), waiting)}" if waiting else ""
-    return rows, f"{done} of {len(every)} runs are done{left}"
+    lacking = stores.missing(job.config.task for job, _ in waiting)
+    return rows, "\n".join([f"{done} of {len(every)} runs are done{left}", *lacking])
 
 
 def failed(root: Path) -> dict[str, str]:
@@ -178,7 +181,7 @@ def run(wanted: Sequence[Job], root: Path, quiet: bool = False, between: Callabl
     waiting = [job for job in wanted if not states[job.path].done]
     if not waiting:
         return {}
-    ready = [job for job in waiting if stores.there(job.config.task)]
+    ready = [job for job in waiting if not stores.absent(job.config.task)]
     if not ready:
         stores.check(job.config.task for job in waiting)
     missing = stores.missing(job.config.task for job in waiting)

@@ -35,18 +35,17 @@ def needed(task: Any) -> list[str]:
     return [task.data, *([task.public] if task.public != "in_domain" else [])]
 
 
-def there(task: Any) -> bool:
-    """Whether all that a task opens is prepared."""
-    return all((store.locate(name) / store.META).is_file() for name in needed(task))
+def absent(task: Any) -> list[str]:
+    """Those that are not prepared."""
+    return [name for name in needed(task) if not (store.locate(name) / store.META).is_file()]
 
 
 def missing(tasks: Iterable[Any]) -> list[str]:
     """A line for each store that is not there, and how to prepare it."""
     wrong = []
-    for name in dict.fromkeys(name for task in tasks for name in needed(task)):
-        if not (store.locate(name) / store.META).is_file():
-            how = PREPARE.get(name, "fedcodist data prepare; a config's header says how")
-            wrong += bad(f"data {name}", "no store of this name", "a prepared one", how).lines
+    for name in dict.fromkeys(name for task in tasks for name in absent(task)):
+        how = PREPARE.get(name, "fedcodist data prepare; a config's header says how")
+        wrong += bad(f"data {name}", "no store of this name", "a prepared one", how).lines
     return wrong
 
 
