@@ -180,15 +180,14 @@ def trials(search: Search, opened: Any) -> list[Trial]:
 
 def joined(search: Search, found: Sequence[Trial]) -> dict[str, Any] | None:
     """Each pool's values from the trial that was best for that pool. Under FedAvg pools never hear each other, so the values together give
-    each of them what they gave it apart. None where pools teach or share a parameter, or where one trial was the best for all."""
+    each of them what they gave it apart. None where pools teach or share a parameter, or where a trial has had these values."""
     complete = [trial for trial in found if trial.state == "complete" and trial.sayable]
     parts = space.by_pool(search.space, search.config)
     if search.config.method.kind != "fedavg" or search.objective != "mean" or parts is None or not complete:
         return None
     best = {pool: max(complete, key=lambda trial: trial.outcome.accuracy[pool]) for pool in parts}
-    if len({trial.number for trial in best.values()}) == 1:
-        return None
-    return {name: best[pool].values[name] for pool, names in parts.items() for name in names}
+    values = {name: best[pool].values[name] for pool, names in parts.items() for name in names}
+    return None if any(trial.values == values for trial in found if trial.state != "lost") else values
 
 
 @contextmanager

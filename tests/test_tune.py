@@ -358,6 +358,7 @@ def test_the_last_trial_of_fedavg_joins_what_was_best_for_each_pool(read, tmp_pa
     small, large = (max(t.outcome.accuracy[pool] for t in before if t.state == "complete") for pool in ("small", "large"))
     assert last.outcome.accuracy == {"small": small, "large": large} and tune.winner(found) == last
     assert last.value > max(t.value for t in before), "no trial was the best for both"
+    assert study.joined(search, found) is None, "it is tried once"
     more = finish(replace(search, trials=9), tmp_path)
     assert values(more)[:7] == values(found) and len(more) == 9, "more trials go on"
     assert values(finish(search, tmp_path / "again")) == values(found)
