@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 from faults import kills
 
+from fedcodist import toml
 from fedcodist.errors import DataError
 from fedcodist.reproduce import cells
 from fedcodist.reproduce.results import ENVIRONMENT
@@ -127,9 +128,29 @@ def test_of_a_winner_only_what_was_searched_is_kept(tool):
     pool |= {"learns": {"lr": 1e-3, "decay": 0.1, "self_weight": 0.05}, "teaches": {"temperature": 1.23456}}
     best = {"rounds": 9, "pools": {"a": pool}, "method": {"kind": "merged", "alpha": {"kind": "constant", "value": 0.87654}}}
     kept = {"work": {"lr": 0.0301}, "server": {"lr": 0.003}}
-    teaching = {"learns": {"lr": 1e-3, "self_weight": 0.05}, "teaches": {"temperature": 1.23}}
+    teaching = {"learns": {"lr": 1e-3, "decay": 0.1, "self_weight": 0.05}, "teaches": {"temperature": 1.23}}
     assert settings(best) == {"pools": {"a": kept | teaching}, "method": {"alpha": {"kind": "constant", "value": 0.877}}}
     assert settings(best | {"method": {"kind": "fedavg"}}) == {"pools": {"a": kept}}
+
+
+def test_a_study_says_whether_its_start_has_won(tool, tmp_path):
+    best = {"rounds": 9, "pools": {"a": {"work": {"lr": 0.1}, "server": {"lr": 0.003}}}, "method": {"kind": "fedavg"}}
+    (tmp_path / "best.toml").write_text(toml.text(best))
+    (tmp_path / "study.json").write_text(json.dumps({"study": {"seed": 100}}))
+
+    def study(*rows, key="pools.a.work.lr"):
+        names = ("trial", "state", "value", key)
+        (tmp_path / "trials.jsonl").write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows))
+        return tool("make_tuned").study(tmp_path)
+
+    lost, again, other = (0, "lost", 0.0, 0.1), (1, "complete", 0.50004, 0.1), (2, "complete", 0.50001, 0.2)
+    found = study(lost, again, other)
+    assert (found["best"], found["start"], [t["trial"] for t in found["trials"]]) == (1, True, [1, 2])
+    assert found["trials"][0]["value"] == found["trials"][1]["value"], "as many digits as nobody could tell them apart by"
+    found = study(lost, again, (2, "complete", 0.6, 0.2))
+    assert (found["best"], found["start"]) == (2, False)
+    with pytest.raises(SystemExit, match=r"method\.distill\.steps was searched"):
+        study(again, other, key="method.distill.steps")
 
 
 def test_tuned_settings_are_those_of_the_studies():
@@ -138,7 +159,8 @@ def test_tuned_settings_are_those_of_the_studies():
         for method, one in found["methods"].items():
             path = cells.TUNED / f"{found['family']}-{method}-{found['budget']}.toml"
             assert tomllib.loads(path.read_text()) == one["settings"], path.name
-            best = max((trial for trial in one["trials"] if trial["state"] == "complete"), key=lambda trial: trial["value"])
+            best = next(trial for trial in one["trials"] if trial["trial"] == one["best"])
+            assert best["state"] == "complete" and best["value"] == max(t["value"] for t in one["trials"] if t["state"] == "complete")
             for key in (key for key in best if key.startswith("pools.")):
                 _, pool, part, name = key.split(".")
                 assert one["settings"]["pools"][pool][part][name] == best[key], key

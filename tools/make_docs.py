@@ -195,7 +195,7 @@ def tuning(file: Path) -> str:
     """What `tools/make_tuned.py` kept of the studies behind the settings of a budget."""
     rows = []
     for method, one in json.loads(file.read_text("utf-8"))["methods"].items():
-        best = max((trial for trial in one["trials"] if trial["state"] == "complete"), key=lambda trial: trial["value"])
+        best = next(trial for trial in one["trials"] if trial["trial"] == one["best"])
         pools = one["settings"]["pools"]
         names = [(part, key) for part, keys in next(iter(pools.values())).items() for key in keys]
         parts = {f"{part}.{key}": [pool[part][key] for pool in pools.values()] for part, key in names}
@@ -207,7 +207,7 @@ def tuning(file: Path) -> str:
                 "trials": len(one["trials"]),
                 "stopped early": sum(trial["state"] == "pruned" for trial in one["trials"]),
                 "rounds": one["rounds"],
-                "the best": "trial 0, the start" if best["trial"] == 0 else f"trial {best['trial']}",
+                "the best": f"trial {best['trial']}" + (", the start" if one["start"] else ""),
                 "its held-out accuracy, %: small / large": " / ".join(f"{100 * best[f'accuracy {pool}']:.1f}" for pool in pools),
                 "settings": ", ".join(said),
             }

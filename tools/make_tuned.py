@@ -21,7 +21,7 @@ from fedcodist.reproduce.results import dump
 ROOT = Path(__file__).resolve().parents[1]
 METHODS = ("fedavg", "periodic", "merged")
 RATES = (("work", "lr"), ("server", "lr"))
-TEACHING = (("learns", "lr"), ("learns", "self_weight"), ("teaches", "temperature"))
+TEACHING = (("learns", "lr"), ("learns", "decay"), ("learns", "self_weight"), ("teaches", "temperature"))
 DIGITS = 3
 
 
@@ -34,6 +34,10 @@ def settings(best: dict[str, Any]) -> dict[str, Any]:
             pools.setdefault(name, {}).setdefault(part, {})[key] = _short(pool[part][key])
     alpha = best["method"].get("alpha")
     return {"pools": pools} | ({"method": {"alpha": _short(alpha)}} if alpha is not None else {})
+
+
+def _ships(key: str) -> bool:
+    return key.startswith("method.alpha") or tuple(key.split(".")[2:]) in (*RATES, *TEACHING)
 
 
 def _short(value: Any) -> Any:
@@ -49,9 +53,15 @@ def study(place: Path) -> dict[str, Any]:
     rows = [json.loads(line) for line in (place / "trials.jsonl").read_text("utf-8").splitlines()]
     about = json.loads((place / "study.json").read_text("utf-8"))["study"]
     kept = ("trial", "state", "value", "accuracy small", "accuracy large", "trained")
+    searched = [key for key in rows[0] if key.startswith(("pools.", "method."))]
+    if odd := [key for key in searched if not _ships(key)]:
+        sys.exit(f"{place}: {odd[0]} was searched, and is nothing that `reproduce` lays over its cells")
+    won = max((row for row in rows if row["state"] == "complete"), key=lambda row: row["value"])
     return {
         "rounds": best["rounds"],
         "seed": about["seed"],
+        "best": won["trial"],
+        "start": all(won[key] == rows[0][key] for key in searched),  # whether the best is the config as it was, tried again or not
         "settings": settings(best),
         "trials": [
             {key: _short(row[key]) for key in row if key in kept or key.startswith(("pools.", "method."))}
