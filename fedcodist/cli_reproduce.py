@@ -55,11 +55,11 @@ def run(args: argparse.Namespace) -> int:
     from fedcodist.cli import parse_seeds, prepare_jax
 
     prepare_jax()
-    from fedcodist.reproduce import cells, page, running, sections
+    from fedcodist.reproduce import cells, page, running
 
     if args.docs is not None:
         plots.load_matplotlib()  # now, and not after hours of training
-        page.load(Path(args.docs) / page.FOLDER)  # and a file there that cannot be joined is refused now too
+        page.pages(Path(args.docs))  # and files there that cannot be joined, or findings that are stale, are refused now too
     every = cells.cells(args.table, args.budget)
     chosen = cells.choose(every, args.cell, parse_seeds(args.seeds) if args.seeds is not None else None)
     root = Path(args.out)
@@ -75,28 +75,33 @@ def run(args: argparse.Namespace) -> int:
         wanted = running.jobs(chosen, root, args.workers)
         wrong = running.run(wanted, root, args.quiet, between=lambda: _write(args, every, root, place, draw=False))
     result = _write(args, every, root, place, draw=True)
+    _print(args, result, {cell.id for cell in chosen}, place)
+    if args.docs is not None:  # last: words there may have gone stale with new numbers, and these are on the screen by now
+        _publish(result, Path(args.docs), place.name)
+    return session.DivergedRun.code if wrong else 0
+
+
+def _print(args: argparse.Namespace, result: Any, chosen: set[str], place: Path) -> None:
+    from fedcodist import tables
+    from fedcodist.reproduce import claims, results, sections
+
     if args.format == "json":
-        from fedcodist.reproduce import results
-
         print(results.dump(result))
-        return session.DivergedRun.code if wrong else 0
-    print(tables.render(sections.for_eyes(result, {cell.id for cell in chosen}), args.format))
+        return
+    print(tables.render(sections.for_eyes(result, chosen), args.format))
     if args.format == "table":
-        from fedcodist.reproduce import claims
-
         judged = claims.judge([result])
         if judged:
             print("\nThe paper's claims:")
         for found in judged:
             print(f"({found.claim.name}) {found.verdict}: {found.why}")
         print(f"\nresults: {place / PAGE}")
-    return session.DivergedRun.code if wrong else 0
 
 
 def _write(args: argparse.Namespace, every: Any, root: Path, place: Path, draw: bool) -> Any:
     """The result file, the page beside it, and figures if they can be drawn here; all cells, whichever were chosen now."""
-    from fedcodist import checkpoint, report
-    from fedcodist.reproduce import elsewhere, figures, page, results, running
+    from fedcodist import report
+    from fedcodist.reproduce import figures, page, results, running
 
     result = results.collect(args.table, args.budget, every, root, running.failed(root))
     place.mkdir(parents=True, exist_ok=True)
@@ -105,11 +110,16 @@ def _write(args: argparse.Namespace, every: Any, root: Path, place: Path, draw: 
     if draw:
         figures.draw(result, place)
     (place / PAGE).write_text(page.render([result], beside="", drawn=draw), "utf-8")
-    if draw and args.docs is not None:
-        folder = Path(args.docs) / page.FOLDER
-        folder.mkdir(parents=True, exist_ok=True)
-        shipped = folder / f"{place.name}.json"
-        told = elsewhere.join(result, results.read(shipped)) if shipped.is_file() else result
-        checkpoint.replace_file(shipped, (results.dump(told) + "\n").encode())  # whole: another machine's hours may be in it
-        page.write(Path(args.docs), drawn=True)
     return result
+
+
+def _publish(result: Any, docs: Path, name: str) -> None:
+    """The result among those of a directory of docs, beside what was run elsewhere, and its page made again."""
+    from fedcodist import checkpoint
+    from fedcodist.reproduce import elsewhere, page, results
+
+    shipped = docs / page.FOLDER / f"{name}.json"
+    shipped.parent.mkdir(parents=True, exist_ok=True)
+    told = elsewhere.join(result, results.read(shipped)) if shipped.is_file() else result
+    checkpoint.replace_file(shipped, (results.dump(told) + "\n").encode())  # whole: another machine's hours may be in it
+    page.write(docs, drawn=True)

@@ -36,7 +36,7 @@ class Family:
     @property
     def central(self) -> str:
         """The column where both models do about equally well."""
-        return list(self.columns)[len(self.columns) // 2]
+        return paper.central(list(self.columns))
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ SMALL = Budget(
     period=SMALL_PERIOD,
     seeds=(0, 1, 2),
     elsewhere=(0,),
-    after=(1, 2, 5, 10),
+    after=(1, 2, 4, 8),
     every=10,
     families={
         "images": Family(

@@ -4,8 +4,7 @@ All rules speak of the 95 % interval of paired differences over seeds, on the te
 of). A gain is
 
 - reproduced, if its interval lies above zero;
-- not reproduced, if its interval lies below zero, or holds zero and is so narrow (half of it less than half of the paper's effect) that an
-  effect of the paper's size would have shown;
+- not reproduced, if its interval does not, and ends below the paper's effect, so that one of that size is excluded too;
 - not decidable otherwise, with fewer than two seeds, with settings that nobody has tuned, and where a run or its twin diverged: those
   that are left would be a choice.
 
@@ -25,8 +24,15 @@ from fedcodist.compare import dig, points
 from fedcodist.errors import bad
 from fedcodist.reproduce import paper
 
-REPRODUCED, NOT, OPEN = "reproduced", "not reproduced", "not decidable at this budget"
+HERE = " at this budget"
+REPRODUCED, NOT, OPEN = "reproduced", f"not reproduced{HERE}", f"not decidable{HERE}"
 SPEAKS_OF = {"table1": ("i", "ii", "iii"), "table2": ("iv",), "figure3": ("iv", "v"), "figure4": ("vi",), "studies": ()}
+SAID = (
+    "A gain is reproduced if its 95 % interval lies above zero: that is said of its direction, and where the paper's gain is above the "
+    "whole interval, it is told. It is not reproduced if the interval does not lie above zero and ends below the paper's gain. All else "
+    "is not decidable: one seed, settings that nobody tuned, a seed that diverged. A claim is reproduced if all of its parts are, and "
+    "not reproduced if one is not."
+)
 MOST = 0.5  # "most of the gain" is more than this share of it
 
 
@@ -43,6 +49,7 @@ class Part(NamedTuple):
 
     verdict: str
     why: str
+    ran: bool = True
 
 
 class Difference(NamedTuple):
@@ -64,7 +71,7 @@ Cells = Mapping[str, Mapping[str, Any]]  # by id
 def judge(results: Sequence[Mapping[str, Any]]) -> list[Verdict]:
     """A verdict on every claim that the result files of one budget speak of."""
     cells: dict[str, Mapping[str, Any]] = {}
-    central: dict[str, list[str]] = {}
+    columns: dict[str, list[str]] = {}
     for result in results:
         for cell in result["cells"]:
             known = cells.get(cell["id"], {})
@@ -75,21 +82,21 @@ def judge(results: Sequence[Mapping[str, Any]]) -> list[Verdict]:
             cells[cell["id"]] = {**best, "spikes": spikes} if spikes else best
         for name, family in result["families"].items():
             if family["columns"]:
-                central[name] = family["columns"]
+                columns[name] = family["columns"]
     domains = next((r["families"]["language"]["domains"] for r in results if dig(r["families"], "language", "domains")), {})
     decides = all(result["decides"] for result in results)
     spoken_of = {name for result in results for name in SPEAKS_OF[result["table"]]}
     return [
-        _verdict(claim, RULES[claim.name](cells, central.get("images", []), domains), decides)
+        _verdict(claim, RULES[claim.name](cells, columns.get("images", []), domains), decides)
         for claim in paper.CLAIMS
         if claim.name in spoken_of
     ]
 
 
 def _verdict(claim: paper.Claim, parts: Sequence[Part], decides: bool) -> Verdict:
-    why = "; ".join(part.why for part in parts)
     if not decides:
-        return Verdict(claim, OPEN, f"embedded data decides nothing; {why}")
+        return Verdict(claim, OPEN, f"embedded data decides nothing; {'; '.join(part.why for part in parts)}")
+    why = "; ".join(f"{part.why}: {part.verdict.removesuffix(HERE)}" if part.ran else part.why for part in parts)
     return Verdict(claim, combine([part.verdict for part in parts]), why)
 
 
@@ -97,7 +104,7 @@ def combine(verdicts: Sequence[str]) -> str:
     """The verdict on a claim of several parts.
 
     >>> combine([REPRODUCED, REPRODUCED]), combine([REPRODUCED, NOT, OPEN])
-    ('reproduced', 'not reproduced')
+    ('reproduced', 'not reproduced at this budget')
     >>> combine([REPRODUCED, OPEN]), combine([])
     ('not decidable at this budget', 'not decidable at this budget')
     """
@@ -116,22 +123,22 @@ def lifts(gain: Difference | None, effect: float) -> str:
     """The rule of a plain gain; `effect` is the paper's, as a share of 1.
 
     >>> lifts(Difference(0.03, 0.01, 0.05, 3), 0.045), lifts(Difference(0.0, -0.01, 0.01, 3), 0.045)
-    ('reproduced', 'not reproduced')
-    >>> lifts(Difference(0.0, -0.03, 0.03, 3), 0.045), lifts(Difference(0.03, None, None, 1), 0.045)
+    ('reproduced', 'not reproduced at this budget')
+    >>> lifts(Difference(0.01, -0.03, 0.05, 3), 0.045), lifts(Difference(0.03, None, None, 1), 0.045)
     ('not decidable at this budget', 'not decidable at this budget')
     """
     if gain is None or gain.low is None or gain.high is None:
         return OPEN
     if gain.low > 0:
         return REPRODUCED
-    return NOT if gain.high < 0 or (gain.high - gain.low) / 2 < effect / 2 else OPEN
+    return NOT if gain.high < effect else OPEN
 
 
 def stays_below(gain: Difference | None, limit: float) -> str:
     """The rule of "hardly": the whole interval is below the limit. Not reproduced if it is wholly above.
 
     >>> stays_below(Difference(0.0, -0.01, 0.01, 3), 0.02), stays_below(Difference(0.03, 0.021, 0.04, 3), 0.02)
-    ('reproduced', 'not reproduced')
+    ('reproduced', 'not reproduced at this budget')
     """
     if gain is None or gain.low is None or gain.high is None:
         return OPEN
@@ -161,7 +168,7 @@ def gains(cells: Cells, name: str, pool: str, domain: str = "all") -> dict[int, 
 def _part(cells: Cells, name: str, verdict: str, what: str, gain: Difference | None, printed: float) -> Part:
     """A part that is about one gain; `printed` is the paper's, in points."""
     if gain is None:
-        return Part(OPEN, f"{what}: not run")
+        return Part(OPEN, f"{what}: not run", ran=False)
     more = gain.high is not None and gain.high < printed / 100 and verdict == REPRODUCED
     beside = f"paper {points(printed / 100, sign=True)}" + (", which is more" if more else "")
     return _decided([cells[name]], cells, verdict, f"{what}: {gain}", f" ({beside})")
@@ -171,7 +178,7 @@ def _decided(mine: Sequence[Mapping[str, Any]], cells: Cells, verdict: str, why:
     """Settings that nobody has tuned decide nothing, and neither does what is left when a run diverged."""
     against = [*mine, *(cells[cell["twin"]] for cell in mine if cell["twin"] in cells)]
     lost = sorted({seed for cell in against for seed in cell.get("diverged", {})})
-    doubts = [*(f"seed {seed} diverged" for seed in lost), *([] if all(cell["tuned"] for cell in mine) else ["untuned"])]
+    doubts = [*(f"seed {seed} diverged" for seed in lost), *([] if all(cell["tuned"] for cell in against) else ["untuned"])]
     return Part(OPEN if doubts else verdict, ", ".join([why, *doubts]) + more)
 
 
@@ -196,7 +203,7 @@ def _claim_1(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -
 
 def _claim_2(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -> list[Part]:
     """Both methods in the central column."""
-    column = columns[1] if len(columns) > 1 else ""
+    column = paper.central(columns)
     return [
         _lift(
             cells,
@@ -211,7 +218,7 @@ def _claim_2(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -
 
 def _claim_3(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -> list[Part]:
     """Both methods in the central column: the small model gains, and the large one gains less than the small one does in the paper."""
-    column, parts = columns[1] if len(columns) > 1 else "", []
+    column, parts = paper.central(columns), []
     for method in ("periodic", "merged"):
         name, label = f"images/{method}/{column}/out-of-domain", compare.LABELS[method]
         helped = paper.gain(paper.IMAGES, method, "out-of-domain", "4700", "small")
@@ -240,7 +247,7 @@ def _claim_5(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -
     for pool, domain in (("small", "questions"), ("large", "answers")):
         changes = dig(cell, "spikes", pool, domains.get(domain, "")) or {}
         if not changes:
-            parts.append(Part(OPEN, f"{pool} on {domain}: not run"))
+            parts.append(Part(OPEN, f"{pool} on {domain}: not run", ran=False))
             continue
         last = max(changes, key=int)
         jump, kept = changes["0"], changes[last]
@@ -254,7 +261,7 @@ def _claim_5(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -
 def _claim_6(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -> list[Part]:
     """The mean gain of both models with the fewest images is more than half of that with all of them, seed by seed; where all of them give
     no gain that is above zero, there is nothing to keep."""
-    column, parts = columns[1] if len(columns) > 1 else "", []
+    column, parts = paper.central(columns), []
     for method in ("periodic", "merged"):
         label, start = compare.LABELS[method], f"images/{method}/{column}/"
         sizes = sorted(
@@ -263,7 +270,7 @@ def _claim_6(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -
         all_of_them = _both(cells, f"{start}in-domain")
         few = _both(cells, sizes[0]) if sizes else {}
         if not few or not all_of_them:
-            parts.append(Part(OPEN, f"{label}: not run"))
+            parts.append(Part(OPEN, f"{label}: not run", ran=False))
             continue
         most = over([few[seed] - MOST * all_of_them[seed] for seed in few if seed in all_of_them])
         whole, some = over(list(all_of_them.values())), over(list(few.values()))

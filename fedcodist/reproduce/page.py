@@ -33,12 +33,15 @@ INTRO = """# Results
 Generated from result files of `fedcodist reproduce`: no number here is typed by hand. Accuracies are percent on the test set, with the
 standard deviation over seeds after ±. "Gain" is the paired difference to plain FedAvg on the same seeds, clients and initial models, in
 points, with its 95 % interval (Student's t over seeds); one seed gives no interval. A seed draws initial models, cohorts and batches; which
-client has which examples, and which clients a pool has, is the same for all, so the intervals say nothing about other splits. Cells may
-come from several machines: a gain is of runs from one, other differences between rows may be of two. In brackets after the paper's numbers
-is the paper's gain; it gives no seeds and no intervals. Tuned settings were found on held-out data and another seed, in shorter runs of the
-central column or of the shifted pools, and are used for all cells of their method ([how](tune.md)); the methods stand on FedAvg's rates, so
-behind them are FedAvg's trials and as many of their own. |P_H| is the size of the large model's pool, a cell is one method on one pool size
-and one set of public data, and the central column is the pool size in the middle, |P_H| = 4,700 for images.
+client has which examples, and which clients a pool has, is the same for all, and so is the test set: the intervals say nothing about other
+splits, or about other test examples. Differences below about half a point are within what another 10,000 test images would change, however
+narrow their interval.
+
+Cells may come from several machines: a gain is of runs from one, other differences between rows may be of two. In brackets after the
+paper's numbers is the paper's gain; it gives no seeds and no intervals. Tuned settings were found on held-out data and another seed, in
+shorter runs of the central column or of the shifted pools, and are used for all cells of their method ([how](tune.md)); the methods stand
+on FedAvg's rates, so behind them are FedAvg's trials and as many of their own. |P_H| is the size of the large model's pool, a cell is one
+method on one pool size and one set of public data, and the central column is the pool size in the middle, |P_H| = 4,700 for images.
 """
 
 
@@ -154,12 +157,12 @@ def pages(docs: Path, others: Iterable[Path] = ()) -> dict[Path, str]:
 def write(docs: Path, others: Iterable[Path] = (), drawn: bool = False) -> None:
     """Write these pages; with `drawn` the figures too, as SVG only: a repository keeps every version of a PNG for ever."""
     docs.mkdir(parents=True, exist_ok=True)
-    for path, text in pages(docs, others).items():
-        path.write_text(text, "utf-8")
-    if drawn:
+    if drawn:  # first: words that have gone stale are refused below, and pictures have none
         with tempfile.TemporaryDirectory() as scratch:
             for picture in (p for result in load(docs / FOLDER) for p in figures.draw(result, Path(scratch))):
                 shutil.copyfile(picture, docs / FOLDER / picture.name)
+    for path, text in pages(docs, others).items():
+        path.write_text(text, "utf-8")
 
 
 def check(docs: Path, others: Iterable[Path] = ()) -> list[str]:

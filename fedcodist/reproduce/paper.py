@@ -6,7 +6,7 @@ come without numbers. Nothing here is ours but the sizes between 600 and 13,500 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 Pair = tuple[float, float]  # small, large
@@ -39,6 +39,12 @@ SHIFT: Mapping[str, Mapping[str, Pair]] = {  # Table 2: the small model learns a
 }
 FIGURE_4 = (600, 1_350, 3_000, 6_750, 13_500)  # the paper names 600 and the whole; the others are ours
 ENOUGH = 600  # images that "good performance can be reached with"
+
+
+def central(columns: Sequence[str]) -> str:
+    """The column in the middle, where the paper's two models do about equally well; nothing if there are none."""
+    return columns[len(columns) // 2] if columns else ""
+
 
 CENTRAL = {"images": "4700", "language": "296k"}
 TABLE_1 = {"images": IMAGES, "language": LANGUAGE}

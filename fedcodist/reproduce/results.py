@@ -84,11 +84,12 @@ def _finished(cell: Cell, root: Path) -> list[Any]:
 
 
 def _diverged(cell: Cell, finished: Sequence[Any], failed: Mapping[str, str]) -> dict[str, str]:
-    """{seed: why} of the cell's runs that could not be finished."""
+    """{seed: why} of the cell's runs that could not be finished, also of seeds that an earlier command asked for."""
     if cell.config is None:
         return {}
-    done = {compare.seed_of(run) for run in finished}
-    return {str(seed): failed[key] for seed in cell.seeds if seed not in done and (key := run_key(cell, seed)) in failed}
+    done, beginning = {str(compare.seed_of(run)) for run in finished}, run_key(cell, 0).removesuffix("0")
+    lost = {key.removeprefix(beginning): why for key, why in failed.items() if key.startswith(beginning)}
+    return {seed: why for seed, why in sorted(lost.items()) if seed not in done}
 
 
 def _check_data(cells: Sequence[Cell], found: Mapping[str, Sequence[Any]]) -> None:

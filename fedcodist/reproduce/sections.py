@@ -5,16 +5,18 @@ Deliberately absent: the page around them (`page`) and any number that is not in
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from fedcodist import compare, tables
-from fedcodist.compare import dig, points
+from fedcodist.compare import dig
 from fedcodist.plots import si
 from fedcodist.reproduce import claims, figures, paper
 
 Result = Mapping[str, Any]
 DASH = "–"
+LINE = 140  # characters of a line of text
 WAYS = {
     "to-large": "the small model teaches the large one only",
     "to-small": "the large model teaches the small one only",
@@ -52,14 +54,14 @@ def overview(found: Sequence[Result]) -> str:
 
 
 def claims_block(found: Sequence[Result]) -> str:
-    """A verdict on each claim; the rules are in `fedcodist/reproduce/claims.py`."""
+    """A verdict on each claim, and the rules of it."""
     rows = [{"claim": f"({v.claim.name}) {v.claim.text}", "verdict": v.verdict, "because": v.why} for v in claims.judge(found)]
-    return tables.render(rows, "md") + "\n"
+    return f"{textwrap.fill(claims.SAID, LINE)}\n\n{tables.render(rows, 'md')}\n"
 
 
 def table_1(r: Result, family: str, column: str) -> str:
     """One column of one half of Table 1; the central one has the rows that the paper does not, those that were not run in a line."""
-    central = r["families"][family]["columns"][len(r["families"][family]["columns"]) // 2]
+    central = paper.central(r["families"][family]["columns"])
     mine = [c for c in r["cells"] if c["family"] == family and (c["column"] == column or (c["column"] == "all" and column == central))]
     if none := not_run(r, mine, f"{family}/*/{column}*"):
         return none
@@ -72,7 +74,21 @@ def table_1(r: Result, family: str, column: str) -> str:
             {"method": row_name(cell["row"]), "public data": _public(r, cell), "seeds": show_seeds(cell)} | _numbers(r, cell, "all")
         )
     rest = f"\nNot run, and not in the paper: {'; '.join(idle)}.\n" if idle else ""
-    return f"{tables.render(rows, 'md')}\n{rest}"
+    return f"{tables.render(rows, 'md')}\n{_warning(r, mine)}{rest}"
+
+
+def _warning(r: Result, cells: Sequence[Mapping[str, Any]]) -> str:
+    """Where rows differ in their seeds: what the gains are on those that all have."""
+    shared = _shared(cells)
+    if not shared:
+        return ""
+    told = [
+        f"{row_name(cell['row'])} ({_public(r, cell)}) {' / '.join(_gain_on(shared, r, cell, pool) for pool in paper.POOLS)}"
+        for cell in cells
+        if cell["seeds"] and cell["public"]
+    ]
+    said = f"Rows differ in their seeds, so their means are not to be compared. Gains on seed {_ids(shared)}, small / large: "
+    return f"\n{textwrap.fill(said + '; '.join(told), LINE)}.\n"
 
 
 def table_2(r: Result, family: str) -> str:
@@ -83,7 +99,7 @@ def table_2(r: Result, family: str) -> str:
     rows = []
     for domain, ours in r["families"][family]["domains"].items():
         for cell in mine:
-            shown = domain if domain == "mixed" else figures.domain_name(domain, ours)
+            shown = figures.domain_name(domain, ours)
             rows.append({"test sentences": shown, "method": row_name(cell["row"]), "seeds": show_seeds(cell)} | _numbers(r, cell, ours))
     return f"{_beside(r, family)}{tables.render(rows, 'md')}\n"
 
@@ -114,19 +130,18 @@ def spikes(r: Result, family: str) -> str:
             changes = dig(cell["spikes"], pool, ours)
             if changes:
                 seeds = len(changes["0"])  # those that have a twin
-                shown = domain if domain == "mixed" else figures.domain_name(domain, ours)
-                told = {("at it" if k == "0" else f"+{k}"): points(sum(v) / len(v), sign=True) for k, v in changes.items()}
-                rows.append({"model": pool, "held-out sentences": shown} | told)
+                told = {("at it" if k == "0" else f"+{k}"): show_difference(claims.over(values)) for k, values in changes.items()}
+                rows.append({"model": pool, "held-out sentences": figures.domain_name(domain, ours)} | told)
     lead = (
-        "Change since the round before a codistillation, less what FedAvg gained in the same rounds, mean over codistillations and "
-        f"{_many(seeds, 'seed')}:"
+        "Change since the round before a codistillation, less what FedAvg gained in the same rounds: for each seed the mean over the "
+        f"codistillations that have all of these rounds, then over {_many(seeds, 'seed')}, with the 95 % interval over these:"
     )
-    return f"{lead}\n\n{tables.render(rows, 'md')}\n"
+    return f"{textwrap.fill(lead, LINE)}\n\n{tables.render(rows, 'md')}\n"
 
 
 def figure_4(r: Result) -> str:
-    """Accuracy by the number of public images."""
-    rows = []
+    """Accuracy by the number of public images; where sizes differ in their seeds, also the gain on those that all have."""
+    rows, shared = [], _shared(r["cells"])
     for cell in r["cells"]:
         if cell["state"] == "missing":
             rows.append({"method": row_name(cell["row"]), "public images": cell["why"]})
@@ -135,8 +150,25 @@ def figure_4(r: Result) -> str:
         rows.append(
             {"method": row_name(cell["row"]), "public images": count, "seeds": show_seeds(cell)} | _numbers(r, cell, "all", printed=False)
         )
+        if shared:
+            rows[-1] |= {f"{pool}: gain on seed {_ids(shared)}": _gain_on(shared, r, cell, pool) for pool in paper.POOLS}
     lead = "The paper averages the 25 best tuning runs of each size and prints no numbers; here every size has the same settings."
-    return f"{lead}\n\n{tables.render(rows, 'md')}\n"
+    if shared:
+        lead += f" Sizes differ in their seeds: compare them on seed {_ids(shared)}, which all have."
+    return f"{textwrap.fill(lead, LINE)}\n\n{tables.render(rows, 'md')}\n"
+
+
+def _shared(cells: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The seeds that all cells with results have, where some have more; none where all have the same, and means can be compared."""
+    seeds = [set(cell["seeds"]) for cell in cells if cell["seeds"]]
+    shared = set.intersection(*seeds) if seeds else set()
+    return sorted(shared) if any(mine != shared for mine in seeds) else []
+
+
+def _gain_on(seeds: Sequence[int], r: Result, cell: Mapping[str, Any], pool: str) -> str:
+    """The gain of a cell on some of its seeds."""
+    each = claims.gains({other["id"]: other for other in r["cells"]}, cell["id"], pool)
+    return show_difference(claims.over([each[seed] for seed in seeds if seed in each]))
 
 
 def ensembles(r: Result, family: str) -> str:
@@ -297,6 +329,11 @@ def show_gain(gain: Mapping[str, Any] | None) -> str:
     return f"{100 * gain['difference']:+.2f}{interval}"
 
 
+def show_difference(difference: claims.Difference | None) -> str:
+    """A difference as a gain is shown."""
+    return show_gain(difference._asdict() | {"difference": difference.mean}) if difference else DASH
+
+
 def show_seeds(cell: Mapping[str, Any]) -> str:
     """Which seeds a cell has, and of which if some are missing: means over other seeds are not to be compared.
 
@@ -336,8 +373,7 @@ def _tuned(cells: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _central(r: Result, cell: Mapping[str, Any]) -> bool:
-    columns = r["families"][cell["family"]]["columns"]
-    return cell["column"] == "all" or (bool(columns) and cell["column"] == columns[len(columns) // 2])
+    return cell["column"] in ("all", paper.central(r["families"][cell["family"]]["columns"]))
 
 
 def _span(counts: Sequence[int]) -> str:
