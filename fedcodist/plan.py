@@ -67,7 +67,7 @@ def words(config: Config, planned: dict[str, Any]) -> str:
         tables.render(rows),
         "",
         f"over the run: {size(total['client_bytes'])} to and from clients, {total['server_steps']:,} distillation steps on the server,",
-        f"{total['flops'] / 1e9:,.0f} GFLOP in all: {_between(total['seconds'])} a seed on this machine, and seconds to compile",
+        f"{total['flops'] / 1e9:,.0f} GFLOP in all: {between(total['seconds'])} a seed on this machine, and seconds to compile",
         f"native kernels for convolutions: {native.describe()}",
     ]
     return "\n".join(lines)
@@ -87,10 +87,10 @@ def speed() -> float:
     return 2 * many * side**3 / min(times) * cores()
 
 
-def _between(seconds: float) -> str:
+def between(seconds: float) -> str:
     """A guess with its width.
 
-    >>> _between(10), _between(0.2)
+    >>> between(10), between(0.2)
     ('6 s to 17 s', 'a second')
     """
     low, high = duration(seconds / OFF), duration(OFF * seconds)

@@ -366,6 +366,26 @@ def test_listing_says_which_data_is_not_there(tmp_path, monkeypatch):
     assert len(told) == 2 and told[1].startswith("data stackexchange: got no store") and "fedcodist data prepare text" in told[1]
 
 
+def test_the_time_left_is_planned_and_then_measured():
+    def job(family, method, name):
+        cell = SimpleNamespace(family=family, method=method)
+        return running.Job(cell, 0, SimpleNamespace(name=name), Path())  # type: ignore[arg-type]
+
+    plain, merged, text = job("images", "fedavg", "a"), job("images", "merged", "b"), job("language", "fedavg", "c")
+    waiting = [(plain, running.State(0, 10, False)), (merged, running.State(5, 10, False)), (text, running.State(0, 10, False))]
+    assert running.Pace().left(waiting) == "time left unknown until a run is over"
+    expected = {"a": 1.0, "b": 4.0, "c": 10.0}
+    pace = running.Pace(expected=expected)
+    assert pace.left(waiting[:2]) == "perhaps 18 s to 51 s, by a guess until a run is over"  # 10 and 20 seconds, and a factor either way
+    pace.see(plain, 2.0)  # twice as long as expected: so will all others be
+    assert pace.left(waiting) == "about 4 min left"  # 20 + 40 + 200 seconds
+    pace.see(merged, 4.0)  # but for those of which more is known
+    assert pace.left(waiting[:2]) == "about 40 s left"
+    alone = running.Pace()
+    alone.see(plain, 2.0)
+    assert alone.left(waiting[:1]) == "about 20 s left"
+
+
 SCRIPT = """
 import sys
 sys.path.insert(0, {tests!r})
@@ -442,7 +462,7 @@ def test_a_run_that_diverges_is_noted_and_the_others_go_on(tiny, tmp_path, monke
 def test_what_has_its_data_is_run_and_the_rest_is_told(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("FEDCODIST_DATA", str(tmp_path))
     trained = []
-    monkeypatch.setattr(running, "_load", lambda waiting: {job.task: None for job in waiting})
+    monkeypatch.setattr(running, "_load", lambda waiting: ({job.task: None for job in waiting}, {}))
     monkeypatch.setattr(session, "perform", lambda made, task, seed, root: trained.append(made.task.kind) or iter([None]))
     monkeypatch.setattr(running, "follow", lambda events, display: list(events))
     wanted = running.jobs(cells.choose(cells.cells("table2", "small"), ["*/fedavg/shift"], [0]), tmp_path)

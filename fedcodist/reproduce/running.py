@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
@@ -96,10 +96,14 @@ def state(job: Job) -> State:
 
 
 class Pace:
-    """Seconds a round, as seen so far, by family and method."""
+    """Seconds a round: what is expected of a config, times how much longer than expected runs like it took.
 
-    def __init__(self, seen: Iterable[Job] = ()) -> None:
-        self._seconds: dict[tuple[str, str], list[float]] = {}
+    `expected` is {config name: seconds a round}, as `plan` guesses; without it all rounds of a family are taken to be alike.
+    """
+
+    def __init__(self, seen: Iterable[Job] = (), expected: Mapping[str, float] | None = None) -> None:
+        self._expected = expected or {}
+        self._longer: dict[tuple[str, str], list[float]] = {}
         for job in seen:
             try:
                 timing = runs.read(job.path).timing[1:]  # the first round compiles
@@ -111,27 +115,20 @@ class Pace:
 
     def see(self, job: Job, seconds: float) -> None:
         """One more run took so many seconds a round."""
-        self._seconds.setdefault((job.cell.family, job.cell.method), []).append(seconds)
+        self._longer.setdefault((job.cell.family, job.cell.method), []).append(seconds / self._expected.get(job.config.name, 1.0))
 
-    def left(self, waiting: Sequence[tuple[Job, State]]) -> float | None:
-        """Seconds for the rounds that are left; None where nothing like them was run yet. A method that was never run is taken to be as
-        slow as the slowest of its family, or of all."""
-        total = 0.0
-        for job, now in waiting:
-            key = (job.cell.family, job.cell.method)
-            known = self._seconds.get(key) or [s for (f, _), v in self._seconds.items() if f == key[0] for s in v]
-            known = known or [s for v in self._seconds.values() for s in v]
-            if not known:
-                return None
-            usual = median(known) if key in self._seconds else max(known)
-            total += usual * (now.rounds - now.at)
-        return total
+    def left(self, waiting: Sequence[tuple[Job, State]]) -> str:
+        """The time for the rounds that are left, in words: by the runs of the same method, or family, or by any; where none was seen yet,
+        by the plan; and where there is none, unknown."""
+        if not self._longer and not self._expected:
+            return "time left unknown until a run is over"
+        total = sum(self._ratio(job) * self._expected.get(job.config.name, 1.0) * (now.rounds - now.at) for job, now in waiting)
+        return f"about {plan.duration(total)} left" if self._longer else f"perhaps {plan.between(total)}, by a guess until a run is over"
 
-
-def time_left(pace: Pace, waiting: Sequence[tuple[Job, State]]) -> str:
-    """In words."""
-    seconds = pace.left(waiting)
-    return "time left unknown until a run is over" if seconds is None else f"about {plan.duration(seconds)} left"
+    def _ratio(self, job: Job) -> float:
+        family, method = job.cell.family, job.cell.method
+        alike = self._longer.get((family, method)) or [r for (f, _), ratios in self._longer.items() if f == family for r in ratios]
+        return median(alike or [r for ratios in self._longer.values() for r in ratios] or [1.0])
 
 
 def listing(chosen: Sequence[Cell], root: Path) -> tuple[list[dict[str, Any]], str]:
@@ -150,7 +147,7 @@ def listing(chosen: Sequence[Cell], root: Path) -> tuple[list[dict[str, Any]], s
         )
     waiting = [(job, states[job.path]) for job in every if not states[job.path].done]
     done = len(every) - len(waiting)
-    left = f"; {time_left(Pace(every), waiting)}" if waiting else ""
+    left = f"; {Pace(every).left(waiting)}" if waiting else ""
     lacking = stores.missing(job.config.task for job, _ in waiting)
     return rows, "\n".join([f"{done} of {len(every)} runs are done{left}", *lacking])
 
@@ -186,8 +183,8 @@ def run(wanted: Sequence[Job], root: Path, quiet: bool = False, between: Callabl
         stores.check(job.config.task for job in waiting)
     missing = stores.missing(job.config.task for job in waiting)
     done, lacking, waiting = len(wanted) - len(waiting), len(waiting) - len(ready), ready
-    tasks = _load(waiting)
-    pace, wrong = Pace(wanted), {}
+    tasks, expected = _load(waiting)
+    pace, wrong = Pace(wanted, expected), {}
     with Screen(quiet) as display:
         if done:
             display.say(f"{done} of {len(wanted)} runs are finished already")
@@ -198,7 +195,7 @@ def run(wanted: Sequence[Job], root: Path, quiet: bool = False, between: Callabl
     for turn, job in enumerate(waiting):
         rest = [(other, states[other.path]) for other in waiting[turn:]]
         with Screen(quiet) as display:  # one a run: dozens of finished bars would push each other off the terminal
-            display.say(f"run {turn + 1} of {len(waiting)}: {job.title} ({time_left(pace, rest)})")
+            display.say(f"run {turn + 1} of {len(waiting)}: {job.title} ({pace.left(rest)})")
             start = time.monotonic()
             try:
                 follow(session.perform(job.config, tasks[job.task], job.seed, job.path.parents[2]), display)
@@ -219,14 +216,15 @@ def run(wanted: Sequence[Job], root: Path, quiet: bool = False, between: Callabl
     return wrong
 
 
-def _load(waiting: Sequence[Job]) -> dict[str, Any]:
-    """Every task, once; and every config is tried on it, or the last cell could be refused after hours of training the others."""
+def _load(waiting: Sequence[Job]) -> tuple[dict[str, Any], dict[str, float]]:
+    """Every task, once, and the seconds a round that each config may take; so every config is tried on its task, or the last cell could be
+    refused after hours of training the others."""
     tasks: dict[str, Any] = {}
-    tried: set[str] = set()
+    expected: dict[str, float] = {}
     for job in waiting:
         if job.task not in tasks:
             tasks[job.task] = job.config.task.load()
-        if job.config.name not in tried:
-            config.assemble(job.config, tasks[job.task], job.seed)
-            tried.add(job.config.name)
-    return tasks
+        if job.config.name not in expected:
+            planned = plan.plan(config.assemble(job.config, tasks[job.task], job.seed))
+            expected[job.config.name] = planned["total"]["seconds"] / job.config.rounds
+    return tasks, expected
