@@ -103,7 +103,6 @@ def _check_data(cells: Sequence[Cell], found: Mapping[str, Sequence[Any]]) -> No
 
 def _cell(table: str, cell: Cell, mine: Sequence[Any], twin: Sequence[Any]) -> Result:
     pools = compare.pools(mine)
-    gains = {(row["pool"], row["domain"]): row for row in (compare.paired(twin, mine) if twin and cell.twin else ())}
     accuracy: dict[str, Any] = {}
     for pool in pools:
         accuracy[pool] = {}
@@ -114,8 +113,8 @@ def _cell(table: str, cell: Cell, mine: Sequence[Any], twin: Sequence[Any]) -> R
             told: Result = {**values, **_summary(values["test"])}
             if cell.twin:
                 told["over_twin"] = _over_twin(twin, mine, pool, domain)
-            if (row := gains.get((pool, domain))) is not None:
-                told["gain"] = {key: _round(row[key]) for key in ("difference", "low", "high")} | {"seeds": row["seeds"]}
+                if gains := list(told["over_twin"].values()):
+                    told["gain"] = _gain(gains)
             accuracy[pool][domain] = told
     missing = cell.config is None
     state = (
@@ -156,14 +155,20 @@ def _cell(table: str, cell: Cell, mine: Sequence[Any], twin: Sequence[Any]) -> R
     return found
 
 
-def _over_twin(twin: Sequence[Any], mine: Sequence[Any], pool: str, domain: str) -> dict[str, float | None]:
+def _gain(gains: Sequence[float]) -> dict[str, Any]:
+    """Their mean with its interval, from the very numbers that verdicts are given by."""
+    low, high = compare.t_interval(gains) or (None, None)
+    return {"difference": _round(fmean(gains)), "low": _round(low), "high": _round(high), "seeds": len(gains)}
+
+
+def _over_twin(twin: Sequence[Any], mine: Sequence[Any], pool: str, domain: str) -> dict[str, float]:
     """{seed: gain over the twin}; empty if none is finished. Stored, because files of several machines may be joined."""
     values = [
         {seed: number(dig(run.result, "test", pool, domain, "accuracy")) for seed, run in of.items()}
         for of in map(compare.by_seed, (twin, mine))
     ]
     theirs, ours = ({seed: value for seed, value in of.items() if value is not None} for of in values)
-    return {str(seed): _round(value - theirs[seed]) for seed, value in sorted(ours.items()) if seed in theirs}
+    return {str(seed): round(value - theirs[seed], DIGITS) + 0.0 for seed, value in sorted(ours.items()) if seed in theirs}
 
 
 def _settings(config: Any) -> dict[str, Any]:
