@@ -119,7 +119,9 @@ def blocks(found: Sequence[Result]) -> dict[str, Callable[[], str]]:
             continue
         for name, family in r["families"].items():
             if r["table"] == "table1":
-                made |= {f"{stem}/{name}/{c}": lambda r=r, name=name, c=c: sections.table_1(r, name, c) for c in family["columns"]}
+                for c in family["columns"]:
+                    made[f"{stem}/{name}/{c}"] = lambda r=r, name=name, c=c: sections.table_1(r, name, c)
+                    made[f"{stem}/{name}/{c}/short"] = lambda r=r, name=name, c=c: sections.table_1(r, name, c, short=True)
             elif r["table"] in ("table2", "figure3"):
                 made[f"{stem}/{name}"] = lambda r=r, name=name: (sections.table_2 if r["table"] == "table2" else sections.spikes)(r, name)
             else:

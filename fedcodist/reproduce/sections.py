@@ -59,12 +59,15 @@ def claims_block(found: Sequence[Result]) -> str:
     return f"{textwrap.fill(claims.SAID, LINE)}\n\n{tables.render(rows, 'md')}\n"
 
 
-def table_1(r: Result, family: str, column: str) -> str:
-    """One column of one half of Table 1; the central one has the rows that the paper does not, those that were not run in a line."""
+def table_1(r: Result, family: str, column: str, short: bool = False) -> str:
+    """One column of one half of Table 1; the central one has the rows that the paper does not, those that were not run in a line. In
+    `short` only what the paper has and was run."""
     central = paper.central(r["families"][family]["columns"])
     mine = [c for c in r["cells"] if c["family"] == family and (c["column"] == column or (c["column"] == "all" and column == central))]
     if none := not_run(r, mine, f"{family}/*/{column}*"):
         return none
+    if short:
+        mine = [cell for cell in mine if cell["row"] in compare.LABELS and cell["seeds"]]
     rows, idle = [], []
     for cell in mine:
         if cell["state"] == "none" and cell["row"] not in compare.LABELS:
