@@ -59,7 +59,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.docs is not None:
         plots.load_matplotlib()  # now, and not after hours of training
-        page.pages(Path(args.docs))  # and files there that cannot be joined, or findings that are stale, are refused now too
+        for shipped in page.load(Path(args.docs) / page.FOLDER):
+            page.section(shipped)  # and a file there that cannot be joined, or a finding that is stale, is refused now too
     every = cells.cells(args.table, args.budget)
     chosen = cells.choose(every, args.cell, parse_seeds(args.seeds) if args.seeds is not None else None)
     root = Path(args.out)

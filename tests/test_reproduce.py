@@ -859,6 +859,8 @@ def test_one_cell_of_two_experiments_is_refused():
     other[0]["run"] = "images-before-tuning"
     with pytest.raises(DataError, match="images/fedavg/4700: got runs images/fedavg/4700 and images-before-tuning"):
         claims.judge([result_of("table1", *made), result_of("figure4", *other)])
+    other[0]["seeds"] = []  # with new settings, and not run yet
+    assert claims.judge([result_of("table1", *made), result_of("figure4", *other)])
 
 
 def test_the_rule_of_a_gain():
