@@ -844,6 +844,8 @@ def test_rows_of_other_seeds_are_compared_on_those_that_all_have():
     assert "differ in their seeds" not in sections.table_1(result_of("table1", *made[:2]), "images", "4700")
     told = sections.table_1(result_of("table1", *made), "images", "4700").replace("\n", " ")
     assert "Gains on seed 0, small / large: PeriodicCodist (in-domain) +4.00 / +4.00; MergedCodist (in-domain) +5.00 / +1.00." in told
+    apart = [made[0], {**made[1], "seeds": [1, 2]}, {**made[2], "seeds": [0]}]
+    assert "share none, so their means are not to be compared" in sections.table_1(result_of("table1", *apart), "images", "4700")
     other = image_cell("merged-self", "4700", "in-domain", SURE, SURE)[1]
     told = sections.table_1(result_of("table1", *made[:2], other), "images", "4700", short=True)
     assert "| FedAvg |" in told and "| PeriodicCodist |" in told and "itself" not in told

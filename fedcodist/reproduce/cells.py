@@ -97,7 +97,7 @@ def _sayable(every: Sequence[Cell]) -> list[str]:
     """What one can say without a wildcard: the names of studies, and ids from their beginning to any of their slashes or their end."""
     parts = [cell.id.split("/") for cell in every]
     return [
-        *{study for cell in every for study in cell.studies},
+        *dict.fromkeys(study for cell in every for study in cell.studies),
         *dict.fromkeys("/".join(p[:n]) for p in parts for n in range(1, len(p) + 1)),
     ]
 

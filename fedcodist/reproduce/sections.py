@@ -83,8 +83,10 @@ def table_1(r: Result, family: str, column: str, short: bool = False) -> str:
 def _warning(r: Result, cells: Sequence[Mapping[str, Any]]) -> str:
     """Where rows differ in their seeds: what the gains are on those that all have."""
     shared = _shared(cells)
-    if not shared:
+    if shared is None:
         return ""
+    if not shared:
+        return "\nRows differ in their seeds and share none, so their means are not to be compared.\n"
     told = [
         f"{row_name(cell['row'])} ({_public(r, cell)}) {' / '.join(_gain_on(shared, r, cell, pool) for pool in paper.POOLS)}"
         for cell in cells
@@ -161,11 +163,11 @@ def figure_4(r: Result) -> str:
     return f"{textwrap.fill(lead, LINE)}\n\n{tables.render(rows, 'md')}\n"
 
 
-def _shared(cells: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The seeds that all cells with results have, where some have more; none where all have the same, and means can be compared."""
+def _shared(cells: Sequence[Mapping[str, Any]]) -> list[int] | None:
+    """The seeds that all cells with results have, where some have others too; None where all have the same, and means can be compared."""
     seeds = [set(cell["seeds"]) for cell in cells if cell["seeds"]]
     shared = set.intersection(*seeds) if seeds else set()
-    return sorted(shared) if any(mine != shared for mine in seeds) else []
+    return sorted(shared) if any(mine != shared for mine in seeds) else None
 
 
 def _gain_on(seeds: Sequence[int], r: Result, cell: Mapping[str, Any], pool: str) -> str:
