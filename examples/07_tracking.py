@@ -1,11 +1,11 @@
 """MLflow, Weights & Biases, or a tracker of your own: the training loop is a generator, so the body of the `for` is the callback.
 
-`TRACK=mlflow python examples/07_tracking.py`, or `TRACK=wandb`; otherwise, and where the one you name is not installed, values are
-printed. Neither needs an account or a network: try them with MLFLOW_TRACKING_URI=sqlite:///mlflow.db, and with WANDB_MODE=offline.
+`TRACK=mlflow python examples/07_tracking.py`, or `TRACK=wandb`, each of which you have to install; otherwise values are printed.
+Neither needs an account or a network: try them with MLFLOW_TRACKING_URI=sqlite:///mlflow.db, and with WANDB_MODE=offline.
 """
 
-import importlib.util
 import os
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
@@ -46,9 +46,9 @@ def in_wandb(name, config):
         yield lambda values, t: run.log(values, step=t)
 
 
-trackers: dict[str, Tracker] = {"mlflow": in_mlflow, "wandb": in_wandb}
+trackers: dict[str, Tracker] = {"": printed, "mlflow": in_mlflow, "wandb": in_wandb}
 wanted = os.environ.get("TRACK", "")
-tracker = trackers[wanted] if wanted in trackers and importlib.util.find_spec(wanted) else printed
+tracker = trackers.get(wanted) or sys.exit(f"TRACK: got {wanted!r}; allowed mlflow | wandb, or none")
 
 experiment = fc.load("quick/toy", seed=1)
 with tracker("toy with seed 1", plain(experiment.config)) as log:

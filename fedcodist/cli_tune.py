@@ -9,6 +9,8 @@ import sys
 import time
 from collections.abc import Generator, Sequence
 from contextlib import closing
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
@@ -95,7 +97,7 @@ def _tune(args: argparse.Namespace) -> int:
     task = base.task.load()
     tune.check(search, task)  # or the method could be refused after its twin is tuned
     arms: list[tuple[Any, list[Any]]] = []
-    older = ""
+    first = best = None
     with Screen(args.quiet) as screen:
         for note in task.notes:
             screen.say(f"data: {note}")
@@ -107,22 +109,39 @@ def _tune(args: argparse.Namespace) -> int:
             first = best if args.restart else tune.stands_on(search, twin, found, args.out) or best
             search = tune.rated(search, twin, first)
             screen.say(f"rates of {search.config.method.kind}: those of trial {first.number} of its twin")
-            if first.number != best.number:
-                older = (
-                    f"{_label(search)} stands on the rates of trial {first.number} of its twin, with which it was begun, and trial "
-                    f"{best.number} is better by now: a gain is not one at equal rates. Another --name tunes both afresh."
-                )
         arms.append((search, _study(args, search, task, screen)))
+        if args.twin and (more := tune.tried(arms[1][1])) > tune.tried(arms[0][1]):
+            screen.say(f"{search.config.method.kind} has had {more} trials by now, and its twin gets as many")
+            arms[0] = twin, _study(args, replace(twin, trials=more), task, screen)
+            best = best and _winner(*arms[0])
         many = args.confirm if args.confirm is not None else 3 if args.twin else 0
         winners = [_winner(one, found) for one, found in arms]
-        confirmed: list[dict[int, Any]] = []
+        confirmed: list[list[Any]] = []
         if many:
             seeds = tune.fresh(seed, many)
             screen.say(f"fresh seeds: {', '.join(map(str, seeds))}")
-            events = tune.confirm([w.config for w in winners], seeds, args.out, jobs=args.jobs, task=task, clamp=args.clamp)
-            confirmed = screen.follow(events, "fresh seeds")
-    _print(args, arms, winners, confirmed, older)
+            confirmed = _confirm(args, arms, seeds, task, screen)
+    _print(args, arms, winners, confirmed, _older(search, first, best) if fixed else "")
     return 0
+
+
+def _older(search: Any, first: Any, best: Any) -> str:
+    if first.number == best.number:
+        return ""
+    return (
+        f"{_label(search)} stands on the rates of trial {first.number} of its twin, with which it was begun, and trial {best.number} is "
+        "better by now: a gain is not one at equal rates. Another --name tunes both afresh."
+    )
+
+
+def _confirm(args: argparse.Namespace, arms: Sequence[tuple[Any, list[Any]]], seeds: list[int], task: Any, screen: Screen) -> list[Any]:
+    """For each arm, its winners with their outcomes by fresh seed, the best mean first."""
+    from fedcodist import tune
+
+    chosen = [tune.winners(search, found) for search, found in arms]
+    configs = [trial.config for of_arm in chosen for trial in of_arm]
+    outcomes = iter(screen.follow(tune.confirm(configs, seeds, args.out, jobs=args.jobs, task=task, clamp=args.clamp), "fresh seeds"))
+    return [[(trial, next(outcomes)) for trial in of_arm] for of_arm in chosen]
 
 
 def _space(args: argparse.Namespace, base: Any) -> Any:
@@ -151,29 +170,30 @@ def _winner(search: Any, found: list[Any]) -> Any:
 
     best = tune.winner(found)
     if best is None:
-        why = next((trial.outcome.diverged for trial in found if trial.outcome.diverged), "no trial is complete")
-        message = f"tune {search.config.method.kind}: no trial came to its end: {why}"
-        raise DivergedRun(f"{message}; smaller learning rates are the usual cure")
+        failed = [trial.outcome for trial in found if trial.outcome.failed]
+        why = failed[0].failed if failed else "no trial is complete"
+        cure = "; smaller learning rates are the usual cure" if any(outcome.diverged for outcome in failed) else ""
+        raise DivergedRun(f"tune {search.config.method.kind}: no trial came to its end: {why}{cure}")
     return best
 
 
 # What is printed
 
 
-def _print(
-    args: argparse.Namespace, arms: Sequence[tuple[Any, list[Any]]], winners: list[Any], confirmed: list[dict[int, Any]], older: str
-) -> None:
+def _print(args: argparse.Namespace, arms: Sequence[tuple[Any, list[Any]]], winners: list[Any], confirmed: list[Any], older: str) -> None:
     from fedcodist import tables, tune
 
     shown = [(search, _best(search, found)[: args.top]) for search, found in arms]
-    fresh = _fresh(arms, winners, confirmed)
+    fresh = _fresh(arms, confirmed)
     if args.format == "json":
         trials = [row for search, found in shown for row in tune.rows(search, found)]
-        print(json.dumps({"trials": trials, "fresh": fresh}, indent=2))
+        print(json.dumps({"trials": trials, "fresh": fresh, "notes": [older] if older else []}, indent=2))
         return
     if args.format != "table":
         blocks = [tables.render([row for search, found in shown for row in tune.rows(search, found)], args.format)]
         print("\n\n".join(blocks + ([tables.render(fresh, args.format)] if fresh else [])))
+        if older:
+            print(f"note: {older}", file=sys.stderr)
         return
     print(tables.render([row for search, found in shown for row in _for_eyes(search, found)]))
     for (search, _), best in zip(arms, winners, strict=True):
@@ -190,7 +210,7 @@ def _print(
     if len(arms) > 1:
         print("\nOn the test split, on seeds that no trial has seen:")
         for search, _ in arms:
-            print(shlex.join(["fedcodist", "run", str(tune.place(args.out, search.config) / tune.BEST)]))
+            print(shlex.join(["fedcodist", "run", str(tune.place(args.out, search.config) / tune.BEST), *["--clamp"][: search.clamp]]))
         print(shlex.join(["fedcodist", "compare", *(f"runs/{tune.tuned_name(best)}/{best.config.method.kind}" for best in winners)]))
 
 
@@ -234,19 +254,21 @@ def _number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else json.dumps(value)
 
 
-def _fresh(arms: Sequence[tuple[Any, list[Any]]], winners: list[Any], confirmed: list[dict[int, Any]]) -> list[dict[str, Any]]:
-    """Each arm and pool on the fresh seeds, beside the value that won, and the paired gain over the twin."""
+def _fresh(arms: Sequence[tuple[Any, list[Any]]], confirmed: list[Any]) -> list[dict[str, Any]]:
+    """Each arm's winners and pools on the fresh seeds, beside the value that won, and the paired gain over the twin's best."""
     from fedcodist import compare
 
     rows = []
-    for (search, _), best, seeds in zip(arms, winners, confirmed, strict=False):
-        for pool in search.config.pools:
+    for nth, ((search, _), of_arm) in enumerate(zip(arms, confirmed, strict=False)):
+        for (trial, seeds), pool in product(of_arm, search.config.pools):
             values = [_accuracy(seeds[seed], pool) for seed in sorted(seeds)]
-            row = {"method": _label(search), "pool": pool, "won with": best.outcome.accuracy[pool], "seeds": len(values)}
+            row = {"method": _label(search), "trial": trial.number, "pool": pool}
+            row |= {"won with": trial.outcome.accuracy[pool], "seeds": len(values)}
             row |= {"accuracy": fmean(values), "spread": compare.spread(values), "gain": None, "low": None, "high": None}
             row["diverged"] = sum(bool(outcome.diverged) for outcome in seeds.values())
-            if search is not arms[0][0]:
-                gains = [value - _accuracy(confirmed[0][seed], pool) for value, seed in zip(values, sorted(seeds), strict=True)]
+            if nth:
+                _, twin = confirmed[0][0]
+                gains = [value - _accuracy(twin[seed], pool) for value, seed in zip(values, sorted(seeds), strict=True)]
                 low, high = compare.t_interval(gains) or (None, None)
                 row |= {"gain": fmean(gains), "low": low, "high": high}
             rows.append(row)
@@ -264,7 +286,7 @@ def _fresh_for_eyes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for row in rows:
         spread = "" if row["spread"] is None else f" +- {points(row['spread'])}"
         interval = "" if row["low"] is None else f" [{points(row['low'])}, {points(row['high'])}]"
-        seen = {"method": row["method"], "pool": row["pool"], "won with, %": points(row["won with"])}
+        seen = {"method": row["method"], "trial": str(row["trial"]), "pool": row["pool"], "won with, %": points(row["won with"])}
         seen["fresh seeds, %"] = points(row["accuracy"]) + spread + (f" ({row['diverged']} diverged)" if row["diverged"] else "")
         told.append(seen | {"gain, points": "" if row["gain"] is None else points(row["gain"], sign=True) + interval})
     return told
@@ -302,7 +324,7 @@ class Screen(Live):
                 if event.kind == "over":
                     running.pop(_which(title, event.job), None)
                     left = (time.monotonic() - begun) / (event.done - before) * (event.of - event.done)
-                    if self.progress is None or event.outcome.diverged:
+                    if self.progress is None or event.outcome.failed:
                         self.say(_line(title, event, left))
                 if self.progress is not None and bar is not None:
                     part = sum(t / rounds for t, rounds in running.values())
@@ -320,6 +342,8 @@ def _line(title: str, event: Any, left: float) -> str:
     outcome, rounds = event.outcome, event.job.config.rounds
     if outcome.diverged:
         how = f"diverged: {outcome.diverged}"
+    elif outcome.refused:
+        how = f"refused: {outcome.refused}"
     elif outcome.pruned:
         how = f"{100 * outcome.value:.1f}%, stopped in round {outcome.rounds} of {rounds}"
     else:

@@ -108,7 +108,7 @@ def read(path: str | Path, assignments: Sequence[str] = ()) -> Config:
     ]  # told once, at its source
     problems = [_meant(p, table.get("pools")) for p in problems]
     if config is not None:
-        problems += _relations(config)
+        problems += relations(config)
     if problems or config is None:
         raise ConfigError("\n".join(_say(problems, source)))
     return config
@@ -307,7 +307,7 @@ def _inherit(pools: dict[str, Any], problems: list[Problem]) -> tuple[dict[str, 
     return {name: resolve(name, ()) for name in pools}, inherited
 
 
-def _relations(config: Config) -> list[Problem]:
+def relations(config: Config) -> list[Problem]:
     """What single fields cannot know."""
     found = []
     names = list(config.pools)

@@ -20,7 +20,7 @@ from typing import Any
 
 from fedcodist import settings, toml
 from fedcodist.checkpoint import canonical
-from fedcodist.config import Config
+from fedcodist.config import Config, relations
 from fedcodist.errors import ConfigError
 from fedcodist.settings import Problem, SettingError, nearest, show
 
@@ -315,6 +315,8 @@ def plain(space: Space) -> dict[str, Any]:
 def _put(config: Config, key: str, value: Any, problems: list[Problem], where: str = "") -> Any:
     found: list[Problem] = []
     changed = _changed(config, key, "", value, found)
+    if not found:
+        found += relations(changed)
     problems += [p._replace(path=where, got=f"{p.got} for {p.path}" if p.path != where else p.got) if where else p for p in found]
     return None if found else changed
 

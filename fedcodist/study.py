@@ -50,7 +50,7 @@ class Trial(NamedTuple):
     """A trial of a study that is over."""
 
     number: int
-    state: str  # complete, pruned, diverged or lost
+    state: str  # complete, pruned, diverged, refused or lost
     search: Search
     values: dict[str, Any]  # {parameter: value}
     outcome: Outcome
@@ -101,20 +101,24 @@ class Desk:
         # A rate from a range is never drawn twice: to keep what no other trial can use would only fill the disk.
         finite = all(range.choices for range in space.federated(search.space).values())
         self._prefixes = prefixes if finite else None
+        # Where the space cannot say the config's own values, Optuna must not learn from trial 0: it would from values that it had not.
+        self._odd = bool(space.own(search.config, search.space)[1])
+        self._apart = any(trial.user_attrs.get("apart") for trial in opened.get_trials(deepcopy=False))
         over = [trial for trial in trials(search, opened) if trial.state != "lost"]
         complete = [trial for trial in over if trial.state == "complete"]
         self.done = len(over)
         self.best = max(((t.value, t.number) for t in complete), default=None, key=lambda best: best[0])
 
     def next(self) -> Job | None:
-        if self.done + len(self._flying) >= self._search.trials:
-            return None
+        last = self.done + len(self._flying) == self._search.trials - 1
+        if self.done + len(self._flying) >= self._search.trials or (last and self._flying and _parts(self._search)):
+            return None  # the last trial of FedAvg joins what was best, so it waits for all others
         with self._signals.shield():
             # A sampler for each suggestion, seeded by its place: the same whether or not the study was ever interrupted.
             place = self.done + len(self._flying)
             seed = int(keys.derive(keys.root(self._search.seed), "suggest", place)[0])
-            self._opened.sampler = _optuna().samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=RANDOM)
-            if place == self._search.trials - 1:
+            self._opened.sampler = _optuna().samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=RANDOM - self._apart)
+            if last:
                 self._join()
             trial = self._opened.ask(_distributions(self._search.space))
         self._flying[trial.number] = trial
@@ -135,28 +139,32 @@ class Desk:
         trial = self._flying[job.number]
         with self._signals.shield():
             trial.report(fmean(report.accuracy.values()), report.t)
-            return trial.should_prune()
+            return trial.should_prune() and not trial.user_attrs.get("own")  # or the winner could be worse than the start
 
     def told(self, job: Job, outcome: Outcome) -> None:
         states = _optuna().trial.TrialState
         trial = self._flying.pop(job.number)
         with self._signals.shield():
             trial.set_user_attr("outcome", outcome._asdict())
-            if self._search.objective == "pareto":
+            if trial.user_attrs.get("own") and self._odd:
+                trial.set_user_attr("apart", True)
+                self._opened.tell(trial, state=states.FAIL)
+                self._apart = True
+            elif self._search.objective == "pareto":
                 self._opened.tell(trial, self._goods(outcome))
-            elif outcome.diverged or outcome.pruned:
-                if outcome.diverged:
+            elif outcome.failed or outcome.pruned:
+                if outcome.failed:
                     trial.report(0.0, outcome.rounds)  # what TPE is to think of it
                 self._opened.tell(trial, state=states.PRUNED)
             else:
                 self._opened.tell(trial, outcome.value)
         self.done += 1
-        if not outcome.pruned and not outcome.diverged and (self.best is None or outcome.value > self.best[0]):
+        if not outcome.pruned and not outcome.failed and (self.best is None or outcome.value > self.best[0]):
             self.best = outcome.value, job.number
 
     def _goods(self, outcome: Outcome) -> list[float]:
-        """What a trial is judged by if it is not by one number. One that diverged has saved its server nothing: it is as dear as any."""
-        if not outcome.diverged:
+        """What a trial is judged by if it is not by one number. One that failed has saved its server nothing: it is as dear as any."""
+        if not outcome.failed:
             return [*(outcome.accuracy[pool] for pool in sorted(self._search.config.pools)), outcome.server_flops]
         seen = [trial.values[-1] for trial in self._opened.get_trials(deepcopy=False) if trial.values]
         return [*[0.0] * len(self._search.config.pools), max([outcome.server_flops, *seen])]
@@ -169,11 +177,11 @@ def trials(search: Search, opened: Any) -> list[Trial]:
         if not trial.state.is_finished() or set(trial.params) != set(search.space):
             continue
         own, told = bool(trial.user_attrs.get("own")), trial.user_attrs.get("outcome")
-        if told is None or trial.state.name == "FAIL":
+        if told is None or (trial.state.name == "FAIL" and not trial.user_attrs.get("apart")):
             state, outcome = "lost", Outcome([], 0, 0, 0.0)
         else:
             outcome = Outcome.read(told)
-            state = "diverged" if outcome.diverged else "pruned" if outcome.pruned else "complete"
+            state = "diverged" if outcome.diverged else "refused" if outcome.refused else "pruned" if outcome.pruned else "complete"
         found.append(Trial(trial.number, state, search, _decoded(search.space, trial.params), outcome, own))
     return found
 
@@ -182,12 +190,18 @@ def joined(search: Search, found: Sequence[Trial]) -> dict[str, Any] | None:
     """Each pool's values from the trial that was best for that pool. Under FedAvg pools never hear each other, so the values together give
     each of them what they gave it apart. None where pools teach or share a parameter, or where a trial has had these values."""
     complete = [trial for trial in found if trial.state == "complete" and trial.sayable]
-    parts = space.by_pool(search.space, search.config)
-    if search.config.method.kind != "fedavg" or search.objective != "mean" or parts is None or not complete:
+    parts = _parts(search)
+    if parts is None or not complete:
         return None
     best = {pool: max(complete, key=lambda trial: trial.outcome.accuracy[pool]) for pool in parts}
     values = {name: best[pool].values[name] for pool, names in parts.items() for name in names}
     return None if any(trial.values == values for trial in found if trial.state != "lost") else values
+
+
+def _parts(search: Search) -> dict[str, list[str]] | None:
+    """The parameters of each pool, if what is best for each can be joined."""
+    alone = search.config.method.kind == "fedavg" and search.objective == "mean"
+    return space.by_pool(search.space, search.config) if alone else None
 
 
 @contextmanager
@@ -221,9 +235,10 @@ def _retry(study: Any) -> list[str]:
     """Trials that ran when their process ended are lost, and tried again with the same values."""
     states = _optuna().trial.TrialState
     queued = {trial.user_attrs.get("again") for trial in study.get_trials(deepcopy=False, states=(states.WAITING,))}
-    lost = study.get_trials(deepcopy=False, states=(states.RUNNING,))
-    for trial in lost:
-        if trial.number not in queued:  # queued before it is given up: a kill between the two loses nothing
+    running = study.get_trials(deepcopy=False, states=(states.RUNNING,))
+    lost = [trial for trial in running if not trial.user_attrs.get("apart")]  # the others were over
+    for trial in running:
+        if trial in lost and trial.number not in queued:  # queued before it is given up: a kill between the two loses nothing
             marks = {"again": trial.number} | ({"own": True} if trial.user_attrs.get("own") else {})
             study.enqueue_trial(trial.system_attrs.get("fixed_params", {}) | trial.params, user_attrs=marks)
         study.tell(trial.number, state=states.FAIL)
@@ -253,7 +268,8 @@ class _Held:
 
 
 def _pruner(search: Search, first: int) -> Any:
-    """The median rule: mild, and with no budget of rounds to choose. Successive halving would judge most trials by their first rounds,
+    """The median rule: a trial is stopped whose best so far is below the median of complete trials at this round. It is mild, and has no
+    budget of rounds to choose. Successive halving would judge most trials by their first rounds,
     where rates have not decayed and nobody has taught anybody. Nothing is stopped before the first lesson, or in the first quarter of
     the rounds from there on: what a model does right after a lesson passes."""
     pruners = _optuna().pruners
@@ -300,7 +316,7 @@ def locked(paths: Sequence[Path]) -> Iterator[Sequence[Path]]:
     """These studies, for this process alone."""
     locks: list[int] = []
     try:
-        for path in paths:
+        for path in dict.fromkeys(paths):
             checkpoint.make_directories(path)
             locks.append(lock_file.take(path / LOCK, "study")[0])
         yield paths

@@ -29,7 +29,7 @@ from fedcodist import lock as lock_file
 from fedcodist.checkpoint import Damaged
 from fedcodist.config import Config, assemble, digest, plain
 from fedcodist.engines.compiled import cores
-from fedcodist.errors import Failure
+from fedcodist.errors import ConfigError, Failure, bad
 from fedcodist.federation import Diverged
 from fedcodist.methods import MergedCodist, PeriodicCodist
 from fedcodist.task import Task
@@ -67,6 +67,7 @@ class Outcome(NamedTuple):
     server_flops: float = 0.0
     pruned: bool = False
     diverged: str = ""
+    refused: str = ""  # each value is allowed, and all of them together are not
 
     @classmethod
     def read(cls, table: Mapping[str, Any]) -> Outcome:
@@ -80,8 +81,13 @@ class Outcome(NamedTuple):
 
     @property
     def value(self) -> float:
-        """The mean of the pools' accuracies; 0 for a training that diverged."""
-        return fmean(self.accuracy.values()) if self.curve and not self.diverged else 0.0
+        """The mean of the pools' accuracies; 0 for a training that failed."""
+        return fmean(self.accuracy.values()) if self.curve and not self.failed else 0.0
+
+    @property
+    def failed(self) -> str:
+        """Why there is no model at its end; empty if there is one, or would have been."""
+        return self.diverged or self.refused
 
 
 class Desk(Protocol):
@@ -144,7 +150,10 @@ def alone(experiment: Experiment) -> int:
 def perform(job: Job, task: Task) -> Generator[Report, bool | None, Outcome]:
     """Train, and tell of every round; `send(True)` stops it there."""
     start = time.monotonic()
-    experiment = assemble(job.config, unseen(task), job.seed, job.clamp)
+    try:
+        experiment = assemble(job.config, unseen(task), job.seed, job.clamp)
+    except ConfigError as error:  # a result like any other: it would be refused again, and nobody could get past it
+        return Outcome([], 0, 0, time.monotonic() - start, refused="; ".join(error.lines))
     fed, method = experiment.federation, experiment.method
     state, after, curve, infos = method.init(fed, keys.root(job.seed)), 0, [], []
 
@@ -282,22 +291,29 @@ def _hear(desk: Desk, line: Any, busy: dict[Any, Job], process: Any) -> Report |
     job = busy[line]
     try:
         news = line.recv()
-        if isinstance(news, Report):
-            stop = desk.heard(job, news)
-            if news.accuracy is not None:
-                line.send(stop)
-            return news
     except (EOFError, OSError):
-        process.join(5)
-        how = f"signal {-process.exitcode}" if (process.exitcode or 0) < 0 else f"exit code {process.exitcode}"
-        code = 9 if process.exitcode == -signal.SIGKILL else 70  # as a rule the kernel kills for memory; anything else is ours
-        raise TrialFailed(f"trial {job.number}: its process died ({how}); the same command tries it again", code) from None
+        raise _died(job, process) from None
+    if isinstance(news, Report):
+        stop = desk.heard(job, news)  # which writes: what goes wrong there is not the worker's
+        if news.accuracy is not None:
+            try:
+                line.send(stop)
+            except OSError:
+                raise _died(job, process) from None
+        return news
     if isinstance(news, Outcome):
         del busy[line]
         desk.told(job, news)
         return news
     message, code = news
     raise TrialFailed(message, code) if code else RuntimeError(message)
+
+
+def _died(job: Job, process: Any) -> TrialFailed:
+    process.join(5)
+    how = f"signal {-process.exitcode}" if (process.exitcode or 0) < 0 else f"exit code {process.exitcode}"
+    code = 9 if process.exitcode == -signal.SIGKILL else 70  # as a rule the kernel kills for memory; anything else is ours
+    return TrialFailed(f"trial {job.number}: its process died ({how}); the same command tries it again", code)
 
 
 def _serve(line: Any, flags: dict[str, Any]) -> None:
@@ -313,6 +329,8 @@ def _serve(line: Any, flags: dict[str, Any]) -> None:
             try:
                 if task is None or job.config.task != last:
                     last, task = job.config.task, unseen(job.config.task.load())
+                    if (found := content(task)) != job.data:
+                        raise bad("task", f"data {found[:12]} in a worker", f"that of the study, {job.data[:12]}", "one job takes any task")
                 news: Any = _drive(line, job, task)
             except Failure as failure:
                 news = str(failure), failure.code

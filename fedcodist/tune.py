@@ -122,9 +122,21 @@ def fresh(seed: int, many: int) -> list[int]:
 
 
 def ranked(found: Iterable[Trial]) -> list[Trial]:
-    """The best first: by value, complete trials before those that were stopped, and those that diverged last."""
-    order = ("complete", "pruned", "diverged")
+    """The best first: by value, complete trials before those that were stopped, and those that failed last."""
+    order = ("complete", "pruned", "diverged", "refused")
     return sorted((t for t in found if t.state in order), key=lambda t: (order.index(t.state), -t.value, t.number))
+
+
+def tried(found: Iterable[Trial]) -> int:
+    """How many trials a study has had."""
+    return sum(trial.state != "lost" for trial in found)
+
+
+def winners(search: Search, found: Sequence[Trial]) -> list[Trial]:
+    """Who is put to the test of fresh seeds: the winner, and with it the rest of the front if that is searched."""
+    best = winner(found)
+    rest = front(found) if search.objective == "pareto" else []
+    return [] if best is None else [best, *(trial for trial in rest if trial.number != best.number)]
 
 
 def winner(found: Iterable[Trial]) -> Trial | None:
@@ -217,7 +229,7 @@ def write(search: Search, path: Path, found: Sequence[Trial]) -> None:
     best = winner(found)
     if best is None:
         return
-    many = sum(trial.state != "lost" for trial in found)
+    many = tried(found)
     wanted = {BEST: best}
     if search.objective == "pareto":
         wanted |= {f"front-{trial.number}.toml": trial for trial in front(found)}
@@ -236,7 +248,7 @@ def _runnable(search: Search, trial: Trial, many: int, path: Path) -> str:
     head = [
         f"{what} of {many} trials by {how} over {len(search.space)} parameters, trained on seed {search.seed} and judged on held-out data:",
         f"trial {trial.number}, mean accuracy {trial.value:.4f} ({pools}). The best of many looks better than it is.",
-        f"Run it: fedcodist run {checkpoint.say(path)}",
+        f"Run it: fedcodist run {checkpoint.say(path)}" + (" --clamp" if search.clamp else ""),
     ]
     for key in (key for range in search.space.values() for key in range.keys):
         head.append(f"tuned: {key} = {canonical(trial.get(key))}, was {canonical(space.get(search.config, key))}")

@@ -4,8 +4,11 @@ import contextlib
 import importlib.util
 import io
 import runpy
+import sys
+import types
 from functools import lru_cache
 from pathlib import Path
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -53,6 +56,48 @@ def test_example(path, cwd):
     _names, said = ran(path.stem, cwd)
     assert SAYS[path.stem] in said
     assert not list(Path(cwd).iterdir())  # an example leaves nothing behind
+
+
+@pytest.mark.parametrize("library", ["mlflow", "wandb"])
+def test_trackers_are_told_every_round(library, cwd, monkeypatch):
+    class Fake(types.ModuleType):
+        """What the example uses of mlflow and of wandb: all values go to `heard`."""
+
+        heard: ClassVar[list[tuple[dict, int]]] = []
+        ended = 0
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            type(self).ended += 1
+
+        def log(self, values, step):
+            self.heard.append((values, step))
+
+        def set_experiment(self, name):
+            assert name == "fedcodist"
+
+        def log_params(self, params):
+            assert params == {"method": "merged", "rounds": 10}
+
+        def start_run(self, run_name):
+            return self
+
+        def init(self, project, name, config):
+            assert project == "fedcodist" and config["rounds"] == 10
+            return self
+
+        log_metrics = log
+
+    monkeypatch.setitem(sys.modules, library, fake := Fake(library))
+    monkeypatch.setenv("TRACK", library)
+    ran.__wrapped__("07_tracking", cwd)
+    assert [t for _, t in fake.heard] == [*range(1, 11), 10] and fake.ended == 1
+    assert all(0 < values["held_out/accuracy/small"] <= 1 for values, _ in fake.heard[:-1]) and "test/accuracy/large" in fake.heard[-1][0]
+    monkeypatch.setenv("TRACK", "mlfow")
+    with pytest.raises(SystemExit, match="TRACK: got 'mlfow'; allowed mlflow"):
+        ran.__wrapped__("07_tracking", cwd)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

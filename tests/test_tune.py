@@ -26,6 +26,7 @@ from fedcodist import checkpoint, cli, cli_tune, config, keys, lock, runs, setti
 from fedcodist.errors import ConfigError, DataError, Failure
 from fedcodist.evaluate import evaluate
 from fedcodist.federation import params_of
+from fedcodist.session import Signals
 from fedcodist.tasks import Toy
 from fedcodist.types import Split
 
@@ -152,6 +153,10 @@ def by_alpha(one: config.Config, t: int) -> float:
     return 1 - abs(space.get(one, "method.alpha") - 0.4)
 
 
+def by_alpha_or(other: float) -> Any:
+    return lambda one, t: by_alpha(one, t) if one.method.kind == "merged" else other
+
+
 # -- the space --
 
 
@@ -170,7 +175,7 @@ def test_the_papers_space(base, read):
         "learns.self_weight": (1e-3, 0.5, True), "teaches.temperature": (0.1, 10.0, True),
     }  # fmt: skip
     assert space.preset(base, "rates") | space.preset(base, "distillation") == merged
-    with pytest.raises(ConfigError, match="--space: got distillation for fedavg, which has none; allowed rates | all"):
+    with pytest.raises(ConfigError, match=re.escape("--space: got distillation for fedavg, which has none; allowed rates | all")):
         space.preset(config.twin(base), "distillation")
 
 
@@ -206,7 +211,7 @@ def test_put_and_get(read):
         assert space.get(changed, key) == value and changed != base
         assert space.put(changed, key, space.get(base, key)) == base
     assert space.put(base, "pools.small.server", "momentum").pools["small"].server.kind == "momentum"
-    dotted = replace(base, pools={"v1": base.pools["small"], "v1.5": base.pools["large"]})
+    dotted = replace(config.twin(base), pools={"v1": base.pools["small"], "v1.5": base.pools["large"]})
     assert space.put(dotted, "pools.v1.5.cohort", 2).pools["v1.5"].cohort == 2
 
 
@@ -220,6 +225,9 @@ def test_put_and_get(read):
         ("method.alpha", 2.0, "method.alpha: got 2.0; allowed a number >= 0 and <= 1"),
         ("method.alpha.small", 0.5, "method.alpha.small: got an unknown key; allowed kind, value"),
         ("pools.small", 1, "pools.small: got a whole pool; allowed a key of it"),
+        ("pools.large.clients.share", 0.5, "pools.large.clients: got more than one of them; allowed one of take, share, ids"),
+        ("method.alpha", {"smal": 0.5}, "method.alpha.smal: got an unknown pool; allowed small | large (did you mean small?)"),
+        ("topology", "chian", "topology: got 'chian'; allowed auto | "),
     ],
 )
 def test_put_is_as_strict_as_a_file(base, key, value, words):
@@ -325,6 +333,19 @@ def test_a_config_that_the_space_cannot_say_is_the_first_trial_all_the_same(read
     assert row["pools.small.work.lr"] == 0.5 and row["pools.large.work.lr"] == 0.1 and row["pools.large.server.lr"] == 1.0
 
 
+def test_optuna_does_not_learn_from_values_that_the_first_trial_did_not_have(read, tmp_path, pretend):
+    base = read("method.alpha=0.97")
+    pretend(lambda one, t: 0.9 if space.get(one, "method.alpha") == 0.97 else 0.1)
+    search = replace(searched(base, trials=12), space=space.only(space.preset(base), ["method.alpha"]))
+    found = finish(search, tmp_path)
+    assert found[0].own and found[0].state == "complete" and found[0].value == pytest.approx(0.9) and tune.winner(found) == found[0]
+    with study.opened(search, tune.place(tmp_path, base), trial.content(base.task.load())) as (opened, _):
+        learned = [t for t in opened.get_trials() if t.state.name in ("COMPLETE", "PRUNED")]
+    assert len(learned) == 11 and 0.95 not in {t.params["method.alpha"] for t in learned}
+    assert values(finish(search, tmp_path)) == values(found) and len(found) == 12, "and it is not tried again"
+    assert finish(replace(search, trials=13), tmp_path)[:12] == [t._replace(search=replace(search, trials=13)) for t in found]
+
+
 def test_the_same_seed_gives_the_same_suggestions(base, tmp_path, pretend):
     pretend(by_alpha)
     a, b, c = (finish(searched(base, trials=14, seed=seed), tmp_path / name) for name, seed in (("a", 7), ("b", 7), ("c", 8)))
@@ -364,6 +385,26 @@ def test_the_last_trial_of_fedavg_joins_what_was_best_for_each_pool(read, tmp_pa
     assert values(finish(search, tmp_path / "again")) == values(found)
 
 
+def test_the_trial_that_joins_waits_for_the_others(read, tmp_path, pretend):
+    base = read('method={ kind = "fedavg" }')
+    search = tune.Search(base, space.only(space.preset(base, "rates"), ["*.server.lr"]), trials=4, seed=7)
+    path, data = tune.place(tmp_path, base), trial.content(base.task.load())
+    with Signals() as signals, study.opened(search, path, data) as (opened, _):
+        desk = study.Desk(search, opened, data, 3, signals, path)
+        jobs = [desk.next() for _ in range(4)]
+        assert [job and job.number for job in jobs] == [0, 1, 2, None]
+        for job in jobs[:3]:
+            assert desk.next() is None
+            desk.told(job, trial.Outcome([(4, by_server_rate(job.config, 4))], 4, 4, 0.1))
+        last = desk.next()
+        best = {pool: max(by_server_rate(job.config, 4)[pool] for job in jobs[:3]) for pool in base.pools}
+        assert by_server_rate(last.config, 4) == best and desk.next() is None
+    search = replace(search, config=read(), space=space.preset(read(), "rates"))
+    with Signals() as signals, study.opened(search, tune.place(tmp_path, read()), data) as (opened, _):
+        desk = study.Desk(search, opened, data, 4, signals, path)
+        assert all(desk.next() for _ in range(4)) and desk.next() is None, "nobody else waits"
+
+
 def test_nothing_is_joined_where_pools_share_a_rate_or_teach(base, read, tmp_path, pretend):
     pretend(by_server_rate)
     alone = read('method={ kind = "fedavg" }')
@@ -401,6 +442,25 @@ def test_what_the_data_refuses_is_refused_before_the_first_trial(base, tmp_path,
     assert not trained and not any(tmp_path.rglob("study.journal"))
 
 
+def test_values_that_are_refused_together_are_a_result_and_the_study_goes_on(base, tmp_path, call):
+    (tmp_path / "mine.toml").write_text("pools.small.clients.take = { choices = [3, 10] }\npools.small.cohort = { choices = [2, 10] }\n")
+    given = (
+        "--set",
+        "pools.small.clients.take=10",
+        "--set",
+        "pools.small.cohort=2",
+        "--set",
+        "rounds=1",
+        "--space",
+        tmp_path / "mine.toml",
+    )
+    code, said, errors = call(*given, "--trials", 8)
+    assert code == 0 and "tune merged: 8 of 8" in errors, errors
+    assert "refused: pools.small.cohort: got 10; allowed at most 3 clients" in errors and re.search(r"refused +0\.00", said)
+    code, again, errors = call(*given, "--trials", 8)
+    assert (code, again) == (0, said) and "tried again" not in errors
+
+
 # -- stopping early, diverging, judging --
 
 
@@ -416,6 +476,20 @@ def test_bad_trials_are_stopped_after_the_warm_up(read, tmp_path, pretend):
     order = [t.state for t in tune.ranked(found)]
     assert order == sorted(order) and order[0] == "complete"
     assert all(t.state == "complete" for t in finish(searched(base, trials=12, prune=False), tmp_path / "b"))
+
+
+def test_the_configs_own_trial_is_never_stopped(base, tmp_path):
+    search = searched(base, trials=8)
+    path, data = tune.place(tmp_path, base), trial.content(base.task.load())
+    with Signals() as signals, study.opened(search, path, data) as (opened, _):
+        desk = study.Desk(search, opened, data, 8, signals, path)
+        first, *others, last = [desk.next() for _ in range(7)]
+        for job in others:
+            for t in range(1, 5):
+                desk.heard(job, trial.Report(t, {"small": 0.5, "large": 0.5}))
+            desk.told(job, trial.Outcome([(4, {"small": 0.5, "large": 0.5})], 4, 4, 0.1))
+        bad = trial.Report(3, {"small": 0.1, "large": 0.1})
+        assert desk.heard(last, bad) and not desk.heard(first, bad)
 
 
 def test_nothing_is_stopped_before_the_first_lesson_has_settled(read, tmp_path, pretend):
@@ -473,6 +547,35 @@ def test_the_front(base, tmp_path, pretend):
     for t in told:
         before = [o.values[-1] for o in told if o.number < t.number]
         assert t.number not in lost or t.values == [0.0, 0.0, max([0.0, *before])], "one that diverged is not taken for a cheap one"
+
+
+def test_all_of_the_front_is_put_to_the_test_of_fresh_seeds(base, tmp_path, pretend, call):
+    pretend(lambda one, t: {"small": 0.1 * one.method.distill.steps, "large": 0.9 - 0.1 * one.method.distill.steps})
+    (tmp_path / "mine.toml").write_text("method.distill.steps = { low = 1, high = 4 }\n")
+    given = (
+        "--space",
+        tmp_path / "mine.toml",
+        "--objective",
+        "pareto",
+        "--trials",
+        12,
+        "--top",
+        12,
+        "--confirm",
+        2,
+        "--format",
+        "json",
+        "--quiet",
+    )
+    code, said, _ = call(*given)
+    assert code == 0
+    shown = json.loads(said)
+    steps = {row["trial"]: row["method.distill.steps"] for row in shown["trials"]}
+    assert {steps[row["trial"]] for row in shown["fresh"]} == {1, 2, 3, 4}
+    for row in shown["fresh"]:
+        assert row["accuracy"] == pytest.approx(row["won with"]) and row["seeds"] == 2
+        assert row["pool"] != "small" or row["accuracy"] == pytest.approx(0.1 * steps[row["trial"]])
+    assert call(*given)[1] == said
 
 
 # -- one training --
@@ -651,6 +754,25 @@ def test_a_worker_that_dies_is_no_result(read, tmp_path):
     assert died.value.code == 9
     found = finish(searched(base), tmp_path)
     assert [t.state for t in found].count("complete") == 3 and sum(t.own and t.state == "complete" for t in found) == 1
+
+
+def test_workers_train_on_the_data_of_the_study_or_not_at_all(read, tmp_path):
+    base, other = read("rounds=1"), Toy(held_out=50).load()
+    with pytest.raises(
+        trial.TrialFailed, match="task: got data [0-9a-f]{12} in a worker; allowed that of the study, [0-9a-f]{12}"
+    ) as refused:
+        finish(searched(base), tmp_path, jobs=2, task=other)
+    assert refused.value.code == DataError.code
+    assert len(finish(searched(base), tmp_path, task=other)) >= 3, "one process takes it"
+
+
+def test_what_the_desk_cannot_write_is_not_the_workers_death(read, tmp_path, monkeypatch):
+    def full(*_: Any) -> bool:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(study.Desk, "heard", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        finish(searched(read("rounds=1")), tmp_path, jobs=2)
 
 
 # -- kills --
@@ -834,7 +956,7 @@ def test_twin_first_with_as_many_trials_and_its_rates(base, tmp_path, pretend, c
     assert {p.work.lr for p in fixed.config.pools.values()} == {best.values["pools.*.work.lr"]}
     own = tune.trials(fixed, tmp_path / "out")[0]
     assert own.own and own.config.pools["large"].server.lr == best.values["pools.large.server.lr"]
-    assert re.search(r"MergedCodist +small +\d\d\.\d +\d\d\.\d \+- 0\.0 +\+7\.0 \[7\.0, 7\.0\]", said), said
+    assert re.search(r"MergedCodist +0 +small +\d\d\.\d +\d\d\.\d \+- 0\.0 +\+7\.0 \[7\.0, 7\.0\]", said), said
     assert f"best: {tmp_path}/out/small/fedavg/best.toml\nbest: {tmp_path}/out/small/merged/best.toml\n" in said
     again = [f"fedcodist run {tmp_path}/out/small/{kind}/best.toml" for kind in ("fedavg", "merged")]
     assert said.splitlines()[-3:-1] == again and said.splitlines()[-1].startswith(
@@ -861,8 +983,28 @@ def test_more_trials_go_on_where_the_twin_has_another_winner(tmp_path, pretend, 
     assert code == 0 and "rates of merged: those of trial 2 of its twin\n" in errors
     assert "note: MergedCodist stands on the rates of trial 2 of its twin, with which it was begun, and trial 5 is better by now" in said
     assert "tune fedavg: 6 of 6" in errors and "tune merged: 6 of 6" in errors and "MergedCodist: trial 5" in said
+    for form in ("json", "csv"):
+        code, shown, errors = call(*given, "--trials", 6, "--quiet", "--format", form)
+        assert "trial 5 is better by now" in (json.loads(shown)["notes"][0] if form == "json" else errors)
     code, said, errors = call(*given, "--trials", 3, "--restart")
     assert code == 0 and "rates of merged: those of trial 2 of its twin\n" in errors and "note: " not in said
+
+
+def test_a_twin_that_comes_later_gets_as_many_trials(base, tmp_path, pretend, call):
+    pretend(by_alpha_or(0.5))
+    assert call("--trials", 7, "--quiet")[0] == 0
+    code, said, errors = call("--twin", "--trials", 3, "--confirm", 2)
+    assert code == 0 and "merged has had 7 trials by now, and its twin gets as many" in errors
+    assert [len(tune.trials(s, tmp_path / "out")) for s in (tune.twin(searched(base, "all")), searched(base, "all"))] == [7, 7]
+    assert call("--twin", "--trials", 3, "--confirm", 2, "--quiet")[1] == said
+
+
+def test_the_commands_for_a_clamped_study_clamp(pretend, call, tmp_path):
+    pretend(lambda one, t: 0.5)
+    code, said, _ = call("--set", "pools.large.cohort=99", "--clamp", "--twin", "--trials", 2, "--quiet")
+    runs = [line for line in said.splitlines() if line.startswith("fedcodist run")]
+    assert code == 0 and len(runs) == 2 and all(line.endswith("best.toml --clamp") for line in runs)
+    assert "best.toml --clamp\n" in (tmp_path / "out/small/merged/best.toml").read_text()
 
 
 def test_twin_of_a_whole_space(base, tmp_path, pretend, call):
