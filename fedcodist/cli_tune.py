@@ -265,7 +265,7 @@ def _fresh(arms: Sequence[tuple[Any, list[Any]]], confirmed: list[Any]) -> list[
             row = {"method": _label(search), "trial": trial.number, "pool": pool}
             row |= {"won with": trial.outcome.accuracy[pool], "seeds": len(values)}
             row |= {"accuracy": fmean(values), "spread": compare.spread(values), "gain": None, "low": None, "high": None}
-            row["diverged"] = sum(bool(outcome.diverged) for outcome in seeds.values())
+            row["failed"] = sum(bool(outcome.failed) for outcome in seeds.values())
             if nth:
                 _, twin = confirmed[0][0]
                 gains = [value - _accuracy(twin[seed], pool) for value, seed in zip(values, sorted(seeds), strict=True)]
@@ -276,7 +276,7 @@ def _fresh(arms: Sequence[tuple[Any, list[Any]]], confirmed: list[Any]) -> list[
 
 
 def _accuracy(outcome: Any, pool: str) -> float:
-    return 0.0 if outcome.diverged else outcome.accuracy[pool]
+    return 0.0 if outcome.failed else outcome.accuracy[pool]
 
 
 def _fresh_for_eyes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -287,7 +287,7 @@ def _fresh_for_eyes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         spread = "" if row["spread"] is None else f" +- {points(row['spread'])}"
         interval = "" if row["low"] is None else f" [{points(row['low'])}, {points(row['high'])}]"
         seen = {"method": row["method"], "trial": str(row["trial"]), "pool": row["pool"], "won with, %": points(row["won with"])}
-        seen["fresh seeds, %"] = points(row["accuracy"]) + spread + (f" ({row['diverged']} diverged)" if row["diverged"] else "")
+        seen["fresh seeds, %"] = points(row["accuracy"]) + spread + (f" ({row['failed']} failed)" if row["failed"] else "")
         told.append(seen | {"gain, points": "" if row["gain"] is None else points(row["gain"], sign=True) + interval})
     return told
 

@@ -578,6 +578,17 @@ def test_all_of_the_front_is_put_to_the_test_of_fresh_seeds(base, tmp_path, pret
     assert call(*given)[1] == said
 
 
+@pytest.mark.parametrize("how", ["diverged", "refused"])
+def test_a_winner_that_fails_on_a_fresh_seed_counts_as_nothing_and_is_told(base, how):
+    won = trial.Outcome([(1, {"small": 0.4, "large": 0.6})], 1, 1, 0.0)
+    seeds = {7: won, 8: trial.Outcome([], 0, 0, 0.0, **{how: "a reason"})}
+    search = tune.Search(base, {})
+    winner = study.Trial(0, "complete", search, {}, won)
+    rows = cli_tune._fresh([(search, [winner])], [[(winner, seeds)]])
+    assert [(row["pool"], row["accuracy"], row["failed"]) for row in rows] == [("small", 0.2, 1), ("large", 0.3, 1)]
+    assert [row["fresh seeds, %"].split("(")[1] for row in cli_tune._fresh_for_eyes(rows)] == ["1 failed)"] * 2
+
+
 # -- one training --
 
 
