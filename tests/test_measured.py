@@ -136,7 +136,7 @@ def test_of_a_winner_only_what_was_searched_is_kept(tool):
 def test_a_study_says_whether_its_start_has_won(tool, tmp_path):
     best = {"rounds": 9, "pools": {"a": {"work": {"lr": 0.1}, "server": {"lr": 0.003}}}, "method": {"kind": "fedavg"}}
     (tmp_path / "best.toml").write_text(toml.text(best))
-    (tmp_path / "study.json").write_text(json.dumps({"study": {"seed": 100}}))
+    (tmp_path / "study.json").write_text(json.dumps({"study": {"seed": 100, "data": "d", "space": {}}}))
 
     def study(*rows, key="pools.a.work.lr"):
         names = ("trial", "state", "value", key)

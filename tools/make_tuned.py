@@ -2,7 +2,7 @@
 
     python tools/make_tuned.py images small STUDIES
 
-STUDIES holds the studies of fedavg, periodic and merged, as `tune --name` leaves them. Of each winner the rates, the weights, the
+STUDIES holds the studies of fedavg, periodic and merged, as `tune --name` leaves them; a method without one stays as it is. Of each winner the rates, the weights, the
 temperatures and alpha go to fedcodist/configs/tuned, where `reproduce` lays them over its cells; all trials go to docs/measured, from
 which `make docs` says how the settings were found. Numbers are rounded to three digits on the way: nobody tuned more than that.
 """
@@ -60,6 +60,8 @@ def study(place: Path) -> dict[str, Any]:
     return {
         "rounds": best["rounds"],
         "seed": about["seed"],
+        "data": about["data"],
+        "space": {name: {key: of for key, of in range.items() if of} for name, range in about["space"].items()},
         "best": won["trial"],
         "start": all(won[key] == rows[0][key] for key in searched),  # whether the best is the config as it was, tried again or not
         "settings": settings(best),
@@ -84,7 +86,9 @@ def main() -> int:
         path.write_text(f"{said}{toml.text(one['settings'])}\n", "utf-8")
         print(path.relative_to(ROOT))
     file = f"docs/measured/tuning-{family}-{budget}.json"
-    (ROOT / file).write_text(dump({"family": family, "budget": budget, "methods": found}) + "\n", "utf-8")
+    known = json.loads((ROOT / file).read_text("utf-8"))["methods"] if (ROOT / file).is_file() else {}
+    methods = {method: one for method in METHODS if (one := found.get(method) or known.get(method))}
+    (ROOT / file).write_text(dump({"family": family, "budget": budget, "methods": methods}) + "\n", "utf-8")
     print(f"{file}: now run make docs")
     return 0
 
