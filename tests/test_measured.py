@@ -153,6 +153,20 @@ def test_a_study_says_whether_its_start_has_won(tool, tmp_path):
         study(again, other, key="method.distill.steps")
 
 
+def test_a_method_without_a_study_keeps_its_settings(tool, tmp_path, monkeypatch):
+    made = tool("make_tuned")
+    for folder in ("docs/measured", "fedcodist/configs/tuned", "studies/periodic"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "docs/measured/tuning-images-small.json").write_text(json.dumps({"methods": {"fedavg": "old", "periodic": "old"}}))
+    (tmp_path / "studies/periodic/best.toml").write_text("")
+    found = {"rounds": 9, "seed": 1, "trials": [], "settings": {"pools": {}}}
+    monkeypatch.setattr(made, "ROOT", tmp_path)
+    monkeypatch.setattr(made, "study", lambda place: found)
+    monkeypatch.setattr("sys.argv", ["make_tuned.py", "images", "small", str(tmp_path / "studies")])
+    assert made.main() == 0
+    assert json.loads((tmp_path / "docs/measured/tuning-images-small.json").read_text())["methods"] == {"fedavg": "old", "periodic": found}
+
+
 def test_tuned_settings_are_those_of_the_studies():
     for file in sorted((ROOT / "docs/measured").glob("tuning-*.json")):
         found = json.loads(file.read_text())

@@ -253,6 +253,12 @@ def test_the_section_on_gates_goes_by_domain():
     assert study_sections.shown(hand()) == ["cost", "pools", "gate"]
 
 
+def test_what_a_cell_is_compared_with_brings_its_own_twin():
+    chosen = {cell.id for cell in cells.choose(cells.cells("studies", "small"), ["images/periodic-rates"])}
+    assert chosen == {f"images/{row}/4700{more}" for row, more in (("fedavg", ""), ("fedavg-rates", ""), ("periodic", "/in-domain"),
+                                                                   ("periodic-rates", "/in-domain"))}  # fmt: skip
+
+
 def ship(folder: Path, *found: dict) -> None:
     (folder / "results").mkdir(parents=True, exist_ok=True)
     for r in found:
@@ -306,6 +312,7 @@ def test_findings_stand_below_their_table(tmp_path):
         ),
         ("## studies-small/cost\n\nIt gains +0.50 points.\n", r"got the number \+0.50; allowed numbers of its own"),  # it loses them
         ("## studies-small/cost\n\nIt loses -4.00 points.\n", r"got the number -4.00; allowed numbers of its own"),
+        ("## studies-small/cost\n\nIt gains +4.00\n[-6.85, 5.85].\n", r"got the number \+4.00 \[-6.85, 5.85\]; allowed"),  # another's
         (
             "## studies-small/costs\n\nNothing.\n",
             r"findings.md: got the heading 'studies-small/costs'; .*did you mean studies-small/cost\?",

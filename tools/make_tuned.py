@@ -2,9 +2,10 @@
 
     python tools/make_tuned.py images small STUDIES
 
-STUDIES holds the studies of fedavg, periodic and merged, as `tune --name` leaves them; a method without one stays as it is. Of each winner the rates, the weights, the
-temperatures and alpha go to fedcodist/configs/tuned, where `reproduce` lays them over its cells; all trials go to docs/measured, from
-which `make docs` says how the settings were found. Numbers are rounded to three digits on the way: nobody tuned more than that.
+STUDIES holds the studies of fedavg, periodic and merged, as `tune --name` leaves them; a method without one stays as it is. Of each
+winner the rates, the weights, the temperatures and alpha go to fedcodist/configs/tuned, where `reproduce` lays them over its cells; all
+trials go to docs/measured, from which `make docs` says how the settings were found. Numbers are rounded to three digits on the way: nobody
+tuned more than that.
 """
 
 from __future__ import annotations

@@ -89,7 +89,10 @@ def choose(every: Sequence[Cell], patterns: Sequence[str], seeds: Sequence[int] 
                 f"--cell: got {pattern!r}; allowed the id of a cell or its beginning, or a pattern such as 'images/*' ({hint})"
             )
         chosen.update(matched)
-    chosen |= {other for cell in every if cell.id in chosen for other in (cell.twin, *cell.studies.values())}
+    known: set[str] = set()
+    while chosen != known:  # what comes along has a twin too
+        known = set(chosen)
+        chosen |= {other for cell in every if cell.id in known for other in (cell.twin, *cell.studies.values())}
     return [cell for cell in every if cell.id in chosen]
 
 

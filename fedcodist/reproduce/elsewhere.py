@@ -1,13 +1,14 @@
 """Results from several machines in one file: what was not run here is taken from an earlier result file, if it is the same experiment.
 
 A cell is kept as it was found, with the gains over the twin that was trained beside it: rounding may differ between processors, and after
-some hundred rounds so do the models, which would widen a gain that is made of both. The cell with more seeds wins, and of equal ones that
-which was run here; what diverged anywhere is told. Deliberately absent: adding seeds of one place to those of another.
+some hundred rounds so do the models, which would widen a gain that is made of both. The cell with more seeds wins; of equally many that
+which was run here, if the seeds are the same, and else that which is published. What diverged anywhere is told. Deliberately absent: adding
+seeds of one place to those of another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedcodist.errors import bad
@@ -20,19 +21,20 @@ AS_HERE = ("wanted", "studies")  # of a cell that is kept: what it is to be, not
 def join(here: Result, known: Result) -> Result:
     """`here` with cells of `known` where it has fewer seeds."""
     before = {cell["id"]: cell for cell in known["cells"]}
-    told, kept = [], 0
+    told, kept = [], []
     for cell in here["cells"]:
         other = before.get(cell["id"])
         if other is None or not _is_more(other, cell):
             told.append(cell)
             continue
         told.append(_kept(other, before, cell))
-        kept += len(other["seeds"])
+        kept.append(other)
     return {**here, "cells": told, "provenance": _both(here["provenance"], known["provenance"], kept) if kept else here["provenance"]}
 
 
 def _is_more(other: Mapping[str, Any], cell: Mapping[str, Any]) -> bool:
-    return other["run"] == cell["run"] and len(other["seeds"]) > len(cell["seeds"])
+    more = len(other["seeds"]) - len(cell["seeds"])
+    return other["run"] == cell["run"] and (more > 0 or (more == 0 and other["seeds"] != cell["seeds"]))
 
 
 def _kept(other: Result, before: Mapping[str, Result], cell: Result) -> Result:
@@ -57,16 +59,18 @@ def _over_twin(other: Result, before: Mapping[str, Result], pool: str, domain: s
     return {**told, "over_twin": {str(seed): round(value, 4) for seed, value in gains.items()}}
 
 
-def _both(here: Result, known: Result, kept: int) -> Result:
-    """The provenance of all that is told, so many runs of `known` among it; which of them had which commit, it does not say."""
+def _both(here: Result, known: Result, kept: Sequence[Result]) -> Result:
+    """The provenance of all that is told, some cells of `known` among it. Cells of old files do not say which commits are theirs: of these
+    as many runs may be without one as all of `known` had."""
     for name in here["data"].keys() & known["data"].keys():
         if here["data"][name] != known["data"][name]:
             raise bad(name, "other data here than in the result file that is there", "the same data", "give another directory to --docs")
+    silent = sum(len(cell["seeds"]) for cell in kept if "uncommitted" not in cell)
     environments = [*here["environments"], *(one for one in known["environments"] if one not in here["environments"])]
     return {
         "version": here["version"],
         "commits": sorted({*here["commits"], *known["commits"]}),
-        "uncommitted": here["uncommitted"] + min(kept, known["uncommitted"]),
+        "uncommitted": here["uncommitted"] + sum(cell.get("uncommitted", 0) for cell in kept) + min(silent, known["uncommitted"]),
         "data": {**known["data"], **here["data"]},
         "environments": environments,
     }

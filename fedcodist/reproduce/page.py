@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,11 @@ INTRO = """# Results
 
 Generated from result files of `fedcodist reproduce`: no number here is typed by hand. Accuracies are percent on the test set, with the
 standard deviation over seeds after ±. "Gain" is the paired difference to plain FedAvg on the same seeds, clients and initial models, in
-points, with its 95 % interval (Student's t over seeds); one seed gives no interval. A seed draws initial models, cohorts and batches; which
-client has which examples, and which clients a pool has, is the same for all, and so is the test set: the intervals say nothing about other
-splits, or about other test examples. Differences below about half a point are within what another 10,000 test images would change, however
-narrow their interval.
+points, with its 95 % interval (Student's t over seeds); one seed gives no interval. On text accuracy is the share of next words that are
+guessed, without ends of sentences, and an unknown word is always an error: the strictest of [three counts](paper.md). A seed draws initial
+models, cohorts and batches; which client has which examples, and which clients a pool has, is the same for all, and so is the test set: the
+intervals say nothing about other splits, or about other test examples. Differences below about half a point are within what another 10,000
+test images would change, however narrow their interval.
 
 Cells may come from several machines: a gain is of runs from one, other differences between rows may be of two. In brackets after the
 paper's numbers is the paper's gain; it gives no seeds and no intervals. Tuned settings were found on held-out data and another seed, in
@@ -79,6 +81,8 @@ def section(r: Result, beside: str = f"{FOLDER}/", drawn: bool = True) -> str:
     for name, family in r["families"].items():
         if len(r["families"]) > 1 or r["table"] == "table1":
             parts.append(f"### {family['data'].partition(',')[0]}\n")
+            if about := family.get("about"):
+                parts.append(f"{textwrap.fill(about, sections.LINE)}\n")
         if r["table"] == "table1":
             for column in family["columns"]:
                 parts.append(f"**{sections.column_name(family, column, r)}**\n")
@@ -89,10 +93,16 @@ def section(r: Result, beside: str = f"{FOLDER}/", drawn: bool = True) -> str:
                 parts += ["Settings in the central column:\n", used]
             if spent := sections.costs(r, name):
                 parts += ["What a run costs in the central column:\n", spent]
+            if counted := sections.counts(r, name):
+                parts += ["The central column by the two other counts of next words (A7):\n", counted]
         elif r["table"] == "table2":
             parts.append(sections.table_2(r, name))
             if used := sections.settings(r, name):
                 parts += ["Settings:\n", used]
+            if spent := sections.costs(r, name):
+                parts += ["What a run costs:\n", spent]
+            if counted := sections.counts(r, name):
+                parts += ["All sentences of the test by the two other counts of next words (A7):\n", counted]
         elif r["table"] == "figure3":
             parts.append(sections.spikes(r, name))
         else:

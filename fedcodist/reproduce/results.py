@@ -28,6 +28,7 @@ SCHEMA = 1
 DIGITS = 4
 SHORT = 120  # characters of JSON that stay on one line
 ENVIRONMENT = ("python", "numpy", "jax", "jaxlib", "optax", "fedcodist", "blas", "platform", "cpu", "cores", "backend", "kernels")
+LOOSER = ("accuracy_no_eos", "accuracy_nonpad")  # A7's other counts of next words
 COSTS = ("client_bytes", "client_flops", "server_flops", "server_steps")
 Result = dict[str, Any]
 
@@ -51,6 +52,7 @@ def collect(table: str, budget: str, cells: Sequence[Cell], root: Path, failed: 
         "families": {
             name: {
                 "data": families[name].data,
+                "about": families[name].about,
                 "paper_data": {"images": paper.IMAGES_DATA, "language": paper.LANGUAGE_DATA}.get(name) if families[name].paper else None,
                 "outside_data": families[name].outside_data,
                 "unit": families[name].unit,
@@ -111,6 +113,9 @@ def _cell(table: str, cell: Cell, mine: Sequence[Any], twin: Sequence[Any]) -> R
             if not values["test"]:
                 continue
             told: Result = {**values, **_summary(values["test"])}
+            looser = {name: compare.mean(number(dig(run.result, "test", pool, domain, name)) for run in mine) for name in LOOSER}
+            if None not in looser.values():
+                told["looser"] = {name: _round(value) for name, value in looser.items()}
             if cell.twin:
                 told["over_twin"] = _over_twin(twin, mine, pool, domain)
                 if gains := list(told["over_twin"].values()):
@@ -138,6 +143,8 @@ def _cell(table: str, cell: Cell, mine: Sequence[Any], twin: Sequence[Any]) -> R
         "run": "" if missing else f"{cell.name}/{cell.method}",
         "data": next((str(run.config.get("data")) for run in mine), ""),
         "identity": next((str(dig(run.result, "identity")) for run in mine), ""),
+        "commits": sorted({name for run in mine for name in run.commits}),
+        "uncommitted": sum(not run.commits for run in mine),
         "paper": {pool: {domain: _share(value) for domain, value in of.items()} for pool, of in cell.paper.items()},
         "accuracy": accuracy,
         "cost": {what: round(value) for what in COSTS if (value := compare.mean(compare.cost_of(run, what) for run in mine)) is not None},

@@ -13,6 +13,7 @@ from fedcodist import compare, tables
 from fedcodist.compare import dig
 from fedcodist.plots import si
 from fedcodist.reproduce import claims, figures, paper
+from fedcodist.reproduce.cells import SELF_TEMPERATURE
 
 Result = Mapping[str, Any]
 DASH = "–"
@@ -20,7 +21,7 @@ LINE = 140  # characters of a line of text
 WAYS = {
     "to-large": "the small model teaches the large one only",
     "to-small": "the large model teaches the small one only",
-    "self": "each model hears only itself",
+    "self": f"each model hears only itself, at temperature {SELF_TEMPERATURE}",
     "all": "the large model on all clients: an upper bound",
 }
 
@@ -117,11 +118,18 @@ def not_run(r: Result, cells: Sequence[Mapping[str, Any]], names: str) -> str:
 
 
 def _beside(r: Result, family: str) -> str:
-    """A line that says of what data the paper's numbers are, where they are of other data than ours."""
+    """A line that says of what data the paper's numbers are, where they are of other data than ours, and of what mixed is the mean."""
     of = r["families"][family]
-    if of["paper_data"] in (None, of["data"]):
-        return ""
-    return f"The paper's numbers are of {of['paper_data']}, ours of {of['data']}; mixed is all of the test.\n\n"
+    beside = "" if of["paper_data"] in (None, of["data"]) else f"The paper's numbers are of {of['paper_data']}, ours of {of['data']}. "
+    return f"{textwrap.fill(f'{beside}Mixed is {mixed(r, family)}.', LINE)}\n\n"
+
+
+def mixed(r: Result, family: str) -> str:
+    """All of the test, in words: domains that no pool learns may be in it."""
+    known = {domain for c in r["cells"] if c["family"] == family for of in c["accuracy"].values() for domain in of}
+    others = sorted(known - {*r["families"][family]["domains"].values()})
+    whole = "all sentences of the test"
+    return f"{whole}, among them {' and '.join(f'{name}s' for name in others)}, which neither pool learns" if others else whole
 
 
 def spikes(r: Result, family: str) -> str:
@@ -187,14 +195,28 @@ def ensembles(r: Result, family: str) -> str:
 
 
 def costs(r: Result, family: str) -> str:
-    """Bytes over the wire and work on the server, in the central column."""
+    """Bytes over the wire and work on the server, in the central column, or with shifted pools."""
     rows = []
     for cell in r["cells"]:
-        if cell["family"] == family and cell["cost"] and _central(r, cell):
+        if cell["family"] == family and cell["cost"] and (_central(r, cell) or cell["column"] == "shift"):
             cost = cell["cost"]
             rows.append({"method": row_name(cell["row"]), "public data": _public(r, cell)})
             rows[-1] |= {"client bytes": si(cost.get("client_bytes", 0), "B"), "client FLOPs": si(cost.get("client_flops", 0))}
             rows[-1] |= {"server FLOPs": si(cost.get("server_flops", 0)), "server steps": f"{cost.get('server_steps', 0):,.0f}"}
+    return tables.render(rows, "md") + "\n" if rows else ""
+
+
+def counts(r: Result, family: str) -> str:
+    """Accuracy on text by the looser counts, in the central column or with shifted pools, where results have them."""
+    rows = []
+    for cell in r["cells"]:
+        of_pool = {pool: dig(dict(cell), "accuracy", pool, "all", "looser") for pool in paper.POOLS}
+        if cell["family"] == family and all(of_pool.values()) and (_central(r, cell) or cell["column"] == "shift"):
+            row = {"method": row_name(cell["row"]), "public data": _public(r, cell), "seeds": show_seeds(cell)}
+            for pool, looser in of_pool.items():
+                row[f"{pool}: any token may be guessed"] = f"{100 * looser['accuracy_no_eos']:.2f}"
+                row[f"{pool}: ends of sentences count too"] = f"{100 * looser['accuracy_nonpad']:.2f}"
+            rows.append(row)
     return tables.render(rows, "md") + "\n" if rows else ""
 
 
@@ -264,7 +286,7 @@ def provenance(found: Sequence[Result]) -> str:
                 "data, SHA-256": "; ".join(f"{name} {str(digest)[:12]}" for name, digest in of["data"].items()) or DASH,
             }
         )
-    lead = "The files hold the whole digests, and each cell's config identity, which names its run directory."
+    lead = "The files hold the whole digests and, for each cell, its run directory and the digest of its config and data."
     return f"{tables.render(rows, 'md')}\n\n{lead}\n"
 
 

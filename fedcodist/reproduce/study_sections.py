@@ -33,14 +33,14 @@ TITLES = {
 QUESTIONS = {
     "cost": "MergedCodist distils in every round. Here its alpha changes with the round; rounds in which it is 1 are plain FedAvg and cost "
     f"the server nothing. The warm-up goes in equal steps from {studies.START} to the plain alpha, the cool-down from there to 1 along "
-    'half a cosine: both still distil in every round. "Late" is FedAvg for the first {first} of {rounds} rounds. "Against plain" is the '
-    "difference to plain MergedCodist, seed by seed; server FLOPs are a share of what it takes.",
+    'half a cosine: both distil in every round in which alpha is below 1. "Late" is FedAvg for the first {first} of {rounds} rounds. '
+    '"Against plain" is the difference to plain MergedCodist, seed by seed; server FLOPs are a share of what it takes.',
     "pools": "A model of a quarter of the width on all clients, one of half the width on half of them, and the full one on the clients of "
     "the large model's pool, each pool a part of the one before; all teach all. With two pools the half-width model has all clients. The "
     "full-width model has the same clients in both. Gains are over FedAvg with as many pools.",
     "gate": "Each teacher's weight is multiplied, example by example, by exp(-entropy / gate), with the entropy of what it says in nats: a "
     "small gate listens to the surest teacher. The small model learns only the first kind of sentences, the large one only the second; "
-    'mixed is all of the test. "Against ungated" is the difference to the same method without a gate, seed by seed.',
+    'mixed is all sentences of the test. "Against ungated" is the difference to the same method without a gate, seed by seed.',
     "own-alpha": "With the largest pool the paper's large model is the stronger one, and a shared alpha lets the weaker one teach it as "
     'much as it is taught. Here the small model keeps that alpha and the large one has its own, nearer to 1. "Against shared" is the '
     "difference to MergedCodist with the shared alpha, seed by seed.",
@@ -58,7 +58,8 @@ WAYS = {
     "three": "three pools",
     "rates": "the large model's own rates",
 }
-NUMBER = re.compile(r"(?:(?<![\w.])[+-])?\d+(?:[.,]\d+)*")  # with its sign, but not the dash of a range or a name
+NUMBER = r"(?:(?<![\w.])[+-])?\d+(?:[.,]\d+)*"  # with its sign, but not the dash of a range or a name
+TOLD = re.compile(rf"{NUMBER}(?: \[{NUMBER}, {NUMBER}\]| ± {NUMBER})?")  # an interval or a spread belongs to its mean
 
 
 def shown(r: Result) -> list[str]:
@@ -242,9 +243,9 @@ def read_findings(text: str) -> dict[str, str]:
 
 
 def _check(paragraph: str, told: str, where: str) -> None:
-    """Refuse a number that does not stand in the section itself."""
-    there = {n for number in NUMBER.findall(told) for n in (number, number.lstrip("+"))}
-    odd = [number for number in NUMBER.findall(paragraph) if number not in there]
+    """Refuse a number, or a mean with another one's interval, that does not stand in the section itself."""
+    there = {n for whole in TOLD.findall(told) for said in (whole, whole.split()[0]) for n in (said, said.lstrip("+"))}
+    odd = [said for said in TOLD.findall(" ".join(paragraph.split())) if said not in there]
     if odd:
         raise bad(
             where, f"the number {odd[0]}", "numbers of its own table, as they stand there", "results change, and so must what is said"
