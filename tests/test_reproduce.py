@@ -126,7 +126,6 @@ def test_the_small_budget_is_a_fifth_of_the_rounds():
 
 def test_smoke_needs_no_prepared_data():
     every = [cell for table in paper.TABLES for cell in cells.cells(table, "smoke")]
-    assert all(cell.config and not cell.why for cell in every)  # and it has data for every cell
     assert {cell.config.task.kind for cell in every} == {"fashion", "stdlib_text"}
     assert all(stores.needed(cell.config.task) == [] for cell in every)
     assert {len(cells.cells("table1", name)) for name in BUDGETS} == {len(cells.cells("table1", "smoke"))}  # the same table thrice
@@ -140,18 +139,6 @@ def test_smoke_has_other_text_and_parts_of_its_images():
     assert [cell.public for cell in figure if cell.method == "merged"] == ["60", "135", "300", "675", "in-domain"]
     assert [cell.config.task.public_size for cell in figure if cell.method == "merged"] == [60, 135, 300, 675, None]
     assert all(cell.config.method.distill.batch <= 60 for cell in figure if cell.method != "fedavg")
-
-
-def test_a_family_without_some_data_says_why(monkeypatch):
-    poor = replace(PLAIN, outside=(), without="no other data", sizes={}, sizeless="no parts of it")
-    monkeypatch.setitem(BUDGETS, "smoke", replace(TINY, families={"images": poor}))
-    table, figure = cells.cells("table1", "smoke"), cells.cells("figure4", "smoke")
-    assert {cell.why for cell in table if cell.public == "out-of-domain"} == {"no other data"}
-    assert [(cell.id, cell.why) for cell in figure if cell.config is None] == [
-        ("images/periodic/6/sizes", "no parts of it"),
-        ("images/merged/6/sizes", "no parts of it"),
-    ]
-    assert all((cell.config is None) == bool(cell.why) for cell in (*table, *figure))
 
 
 def test_extra_rows_are_in_the_central_column():
@@ -632,7 +619,6 @@ def cell_of(name: str, values: dict[str, list[float]] | dict[str, dict[str, list
         "accuracy": accuracy,
         "tuned": True,
         "state": "done" if seeds else "none",
-        "why": "",
     }
     return found | {"clients": 47, "run": name, "paper": {}, "cost": {}, "settings": {}} | more
 
@@ -1057,8 +1043,6 @@ def test_cells_of_which_none_was_run_name_the_command():
         result_of("table2", *(cell_of(f"language/{row}/shift", {}, settings={"method": {}}) for row in ("fedavg", "merged")))
     )
     assert "table2 --budget small --cell 'language/*'` does it" in whole and "|---" not in whole and "Settings" not in whole
-    column[0]["state"] = "missing"
-    assert sections.table_1(result_of("table1", *column), "images", "3100").startswith("| method |")  # it says why
 
 
 def test_rounds_are_those_of_what_was_run():

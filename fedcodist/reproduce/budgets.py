@@ -1,9 +1,8 @@
 """Three budgets for the same tables: `smoke` on embedded data in minutes, `small` on real data in hours, `full` as the paper did it.
 
-A budget says, for each family of cells, from which shipped config they are made and what is set on top of it; nothing here trains. Where
-data cannot give a cell, its family says why. What is smaller than in the paper is written down beside it: 300 of 1,500
-rounds is a fifth, and a codistillation every 40 instead of every 200 rounds keeps the paper's seven of them, the last one half a period
-before the end.
+A budget says, for each family of cells, from which shipped config they are made and what is set on top of it; nothing here trains. What is
+smaller than in the paper is written down beside it: 300 of 1,500 rounds is a fifth, and a codistillation every 40 instead of every 200
+rounds keeps the paper's seven of them, the last one half a period before the end.
 """
 
 from __future__ import annotations
@@ -26,9 +25,7 @@ class Family:
     unit: str = "examples"  # that |P_H| is counted in
     outside_data: str = ""  # the out-of-domain public data, in words
     outside: tuple[str, ...] = ()  # what chooses it
-    without: str = ""  # why there is none
     sizes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # Figure 4: {public examples: what chooses them}
-    sizeless: str = ""  # why there are none
     domains: Mapping[str, str] = field(default_factory=dict)  # Table 2: {the paper's column: our domain}
     paper: bool = True  # whether the paper's numbers stand beside these
     tuned: str = ""  # the name of the settings that were tuned for it, if it is not its own

@@ -44,19 +44,17 @@ class Cell:
     column: str
     public: str  # in-domain, out-of-domain, a number of public examples, or nothing
     clients: int | None  # of the large pool, where the column says so
-    config: Config | None  # none: `why` says what is missing
+    config: Config
     seeds: tuple[int, ...]
     rank: int = 0  # lower ones are run first
     twin: str = ""  # the cell of plain FedAvg that it is measured against
     tuned: bool = False
-    why: str = ""
     paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # {pool: {domain: percent}}
     studies: Mapping[str, str] = field(default_factory=dict)  # {study that it is a row of: the cell that it is compared with there}
 
     @property
     def name(self) -> str:
         """The directory of its runs: equal experiments have equal names, whatever table asks for them."""
-        assert self.config is not None
         return f"{self.family}-{config.identity(self.config)[:12]}"
 
 
@@ -136,9 +134,8 @@ def fedavg(budget: Budget, name: str, family: Family, column: str) -> Cell:
 
 def codistilled(budget: Budget, name: str, family: Family, column: str, method: str, public: str) -> Cell:
     central, inside = column == family.central, public == "in-domain"
-    missing = not inside and not family.outside
     given = (*take_clients(family, column), *(() if inside else family.outside))
-    made, tuned = (None, False) if missing else configured(budget, name, family, method, given)
+    made, tuned = configured(budget, name, family, method, given)
     return Cell(
         id=f"{name}/{method}/{column}/{public}",
         family=name,
@@ -152,7 +149,6 @@ def codistilled(budget: Budget, name: str, family: Family, column: str, method: 
         rank=(0 if inside else 1) if central else 2,
         twin=f"{name}/fedavg/{column}",
         tuned=tuned,
-        why=family.without if missing else "",
         paper=_paper_1(name, family, column, method, public),
     )
 
@@ -205,8 +201,6 @@ def figure_4(budget: Budget) -> Iterator[Cell]:
     ends = (next(iter(family.sizes), ""), *(size for size, given in family.sizes.items() if not given))
     for method in ("periodic", "merged"):
         whole = codistilled(budget, name, family, column, method, "in-domain")
-        if not family.sizes:
-            yield replace(whole, id=f"{name}/{method}/{column}/sizes", public="sizes", config=None, why=family.sizeless, paper={})
         for size, given in family.sizes.items():
             if not given:
                 yield whole  # the in-domain cell of Table 1

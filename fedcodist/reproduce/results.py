@@ -29,7 +29,6 @@ DIGITS = 4
 SHORT = 120  # characters of JSON that stay on one line
 ENVIRONMENT = ("python", "numpy", "jax", "jaxlib", "optax", "fedcodist", "blas", "platform", "cpu", "cores", "backend", "kernels")
 LOOSER = ("accuracy_no_eos", "accuracy_nonpad")  # A7's other counts of next words
-COSTS = ("client_bytes", "client_flops", "server_flops", "server_steps")
 Result = dict[str, Any]
 
 
@@ -78,8 +77,6 @@ def collect(table: str, budget: str, cells: Sequence[Cell], root: Path, failed: 
 
 def _finished(cell: Cell, root: Path) -> list[Any]:
     """All finished runs of a cell, by seed, also of seeds that an earlier command asked for."""
-    if cell.config is None:
-        return []
     recorded = [runs.read(path) for path in runs.find(run_directory(cell, 0, root).parent, depth=1)]
     done = compare.by_seed(recorded)
     return [done[seed] for seed in sorted(seed for seed in done if isinstance(seed, int))]
@@ -87,8 +84,6 @@ def _finished(cell: Cell, root: Path) -> list[Any]:
 
 def _diverged(cell: Cell, finished: Sequence[Any], failed: Mapping[str, str]) -> dict[str, str]:
     """{seed: why} of the cell's runs that could not be finished, also of seeds that an earlier command asked for."""
-    if cell.config is None:
-        return {}
     done, beginning = {str(compare.seed_of(run)) for run in finished}, run_key(cell, 0).removesuffix("0")
     lost = {key.removeprefix(beginning): why for key, why in failed.items() if key.startswith(beginning)}
     return {seed: why for seed, why in sorted(lost.items()) if seed not in done}
@@ -121,10 +116,7 @@ def _cell(table: str, cell: Cell, mine: Sequence[Any], twin: Sequence[Any]) -> R
                 if gains := list(told["over_twin"].values()):
                     told["gain"] = _gain(gains)
             accuracy[pool][domain] = told
-    missing = cell.config is None
-    state = (
-        "missing" if missing else "none" if not mine else "done" if {*cell.seeds} <= {compare.seed_of(run) for run in mine} else "partly"
-    )
+    state = "none" if not mine else "done" if {*cell.seeds} <= {compare.seed_of(run) for run in mine} else "partly"
     found: Result = {
         "id": cell.id,
         "family": cell.family,
@@ -135,20 +127,21 @@ def _cell(table: str, cell: Cell, mine: Sequence[Any], twin: Sequence[Any]) -> R
         "clients": cell.clients,
         "twin": cell.twin,
         "state": state,
-        "why": cell.why,
         "tuned": cell.tuned,
         "wanted": list(cell.seeds),
         "seeds": [compare.seed_of(run) for run in mine],
-        "rounds": None if cell.config is None else cell.config.rounds,
-        "run": "" if missing else f"{cell.name}/{cell.method}",
+        "rounds": cell.config.rounds,
+        "run": f"{cell.name}/{cell.method}",
         "data": next((str(run.config.get("data")) for run in mine), ""),
         "identity": next((str(dig(run.result, "identity")) for run in mine), ""),
         "commits": sorted({name for run in mine for name in run.commits}),
         "uncommitted": sum(not run.commits for run in mine),
         "paper": {pool: {domain: _share(value) for domain, value in of.items()} for pool, of in cell.paper.items()},
         "accuracy": accuracy,
-        "cost": {what: round(value) for what in COSTS if (value := compare.mean(compare.cost_of(run, what) for run in mine)) is not None},
-        "settings": {} if cell.config is None else _settings(cell.config),
+        "cost": {
+            what: round(value) for what in compare.COSTS if (value := compare.mean(compare.cost_of(run, what) for run in mine)) is not None
+        },
+        "settings": _settings(cell.config),
     }
     if ensemble := _ensemble(mine):
         found["ensemble"] = ensemble

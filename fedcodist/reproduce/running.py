@@ -64,8 +64,6 @@ def jobs(chosen: Iterable[Cell], root: Path, workers: int | None = None) -> list
     all methods of a seed before the next seed."""
     found: dict[Path, Job] = {}
     for cell in chosen:
-        if cell.config is None:
-            continue
         made = replace(cell.config, name=cell.name, seeds=cell.seeds)
         if workers is not None and hasattr(made.engine, "workers"):
             made = replace(made, engine=replace(made.engine, workers=workers))
@@ -137,10 +135,10 @@ def listing(chosen: Sequence[Cell], root: Path) -> tuple[list[dict[str, Any]], s
     states = {job.path: state(job) for job in every}
     rows = []
     for cell in chosen:
-        mine = [] if cell.config is None else [states[run_directory(cell, seed, root)] for seed in cell.seeds]
+        mine = [states[run_directory(cell, seed, root)] for seed in cell.seeds]
         counts = Counter(map(str, mine))
-        said = cell.why or ", ".join(f"{n} {what}" if len(counts) > 1 else what for what, n in counts.items())
-        if cell.config is not None and not all(now.done for now in mine) and (absent := stores.absent(cell.config.task)):
+        said = ", ".join(f"{n} {what}" if len(counts) > 1 else what for what, n in counts.items())
+        if not all(now.done for now in mine) and (absent := stores.absent(cell.config.task)):
             said += f", and no data {' or '.join(absent)}"
         rows.append(
             {"cell": cell.id, "seeds": ",".join(map(str, cell.seeds)), "settings": "tuned" if cell.tuned else "untuned", "state": said}

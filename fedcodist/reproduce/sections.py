@@ -30,7 +30,7 @@ def overview(found: Sequence[Result]) -> str:
     """What each result file is of, and what is missing in it."""
     rows = []
     for r in found:
-        cells = [cell for cell in r["cells"] if cell["state"] != "missing"]
+        cells = r["cells"]
         counts = [len(cell["seeds"]) for cell in cells]
         rounds = [cell["rounds"] for cell in cells if cell["seeds"]] or [r["rounds"]]
         runs_done = len({(cell["run"], seed) for cell in cells for seed in cell["seeds"]})
@@ -42,7 +42,6 @@ def overview(found: Sequence[Result]) -> str:
                 "seeds a cell": _span(counts),
                 "settings": _tuned(cells),
                 "cells finished": f"{sum(cell['state'] == 'done' for cell in cells)} of {len(cells)}",
-                "without data": str(len(r["cells"]) - len(cells)),
                 "runs": str(runs_done),
             }
         )
@@ -156,9 +155,6 @@ def figure_4(r: Result) -> str:
     """Accuracy by the number of public images; where sizes differ in their seeds, also the gain on those that all have."""
     rows, shared = [], _shared(r["cells"])
     for cell in r["cells"]:
-        if cell["state"] == "missing":
-            rows.append({"method": row_name(cell["row"]), "public images": cell["why"]})
-            continue
         count = DASH if not cell["public"] else f"{figures.public(cell, r):,}"
         rows.append(
             {"method": row_name(cell["row"]), "public images": count, "seeds": show_seeds(cell)} | _numbers(r, cell, "all", printed=False)
@@ -315,7 +311,7 @@ def for_eyes(r: Result, chosen: Collection[str]) -> list[dict[str, Any]]:
     rows = []
     for cell in (cell for cell in r["cells"] if cell["id"] in chosen):
         if not cell["seeds"]:
-            rows.append({"cell": cell["id"], "seeds": 0, "pool": "", "domain": "", "test accuracy, %": cell["why"] or "not run"})
+            rows.append({"cell": cell["id"], "seeds": 0, "pool": "", "domain": "", "test accuracy, %": "not run"})
         for pool, of_pool in cell["accuracy"].items():
             for domain, told in of_pool.items():
                 if domain != "all" and r["table"] in ("table1", "figure4"):
@@ -340,7 +336,7 @@ def _numbers(r: Result, cell: Mapping[str, Any], domain: str, printed: bool = Tr
             number, base = (dig(dict(c or {}), "paper", pool, domain) for c in (cell, twin))
             gain = "" if number is None or base is None else f" ({100 * (number - base):+.2f})"
             found[f"{pool}: paper"] = DASH if number is None else f"{100 * number:.2f}{gain}"
-        found[f"{pool}: ours"] = show_accuracy(told) if told else cell["why"] or "not run"
+        found[f"{pool}: ours"] = show_accuracy(told) if told else "not run"
         found[f"{pool}: gain"] = show_gain((told or {}).get("gain")) or DASH
     return found
 
@@ -367,7 +363,7 @@ def show_seeds(cell: Mapping[str, Any]) -> str:
     >>> show_seeds({"seeds": [0, 1, 2], "state": "done"}), show_seeds({"seeds": [0], "wanted": [0, 1, 2], "state": "partly"})
     ('0-2', '0 (of 0-2)')
     """
-    return _ids(cell["seeds"]) + ("" if cell["state"] in ("done", "missing", "none") else f" (of {_ids(cell['wanted'])})")
+    return _ids(cell["seeds"]) + ("" if cell["state"] in ("done", "none") else f" (of {_ids(cell['wanted'])})")
 
 
 def _ids(seeds: Sequence[int]) -> str:

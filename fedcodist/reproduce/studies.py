@@ -20,7 +20,6 @@ from dataclasses import replace
 from typing import Any
 
 from fedcodist import config, settings, toml
-from fedcodist.config import Config
 from fedcodist.reproduce import cells
 from fedcodist.reproduce.budgets import Budget, Family
 from fedcodist.reproduce.cells import Cell
@@ -117,7 +116,7 @@ def _cost(budget: Budget) -> Iterator[Cell]:
     column = family.central
     plain = cells.codistilled(budget, FAMILY, family, column, "merged", "in-domain")
     yield from _joined(budget, "cost", [cells.fedavg(budget, FAMILY, family, column), plain])
-    made = schedules(settled(_of(plain).method.alpha), _of(plain).rounds)
+    made = schedules(settled(plain.config.method.alpha), plain.config.rounds)
     yield from _joined(budget, "cost", (_other(plain, row, alpha=alpha) for row, alpha in made.items()), plain.id)
 
 
@@ -140,7 +139,7 @@ def _gate(budget: Budget) -> Iterator[Cell]:
     for cell in cells.table_2(budget):
         yield from _joined(budget, "gate", [cell])
         if cell.method != "fedavg":
-            ways = {f"gate-{gate:g}": replace(_of(cell).method.distill, gate=gate) for gate in GATES}
+            ways = {f"gate-{gate:g}": replace(cell.config.method.distill, gate=gate) for gate in GATES}
             yield from _joined(budget, "gate", (_other(cell, way, distill=distill) for way, distill in ways.items()), cell.id)
 
 
@@ -149,7 +148,7 @@ def _own_alpha(budget: Budget) -> Iterator[Cell]:
     column = list(family.columns)[-1]
     shared = cells.codistilled(budget, FAMILY, family, column, "merged", "in-domain")
     yield from _joined(budget, "own-alpha", [cells.fedavg(budget, FAMILY, family, column), shared])
-    yield from _joined(budget, "own-alpha", [_other(shared, "own-alpha", alpha=own_alpha(_of(shared).method.alpha))], shared.id)
+    yield from _joined(budget, "own-alpha", [_other(shared, "own-alpha", alpha=own_alpha(shared.config.method.alpha))], shared.id)
 
 
 def _rates(budget: Budget) -> Iterator[Cell]:
@@ -158,9 +157,9 @@ def _rates(budget: Budget) -> Iterator[Cell]:
         return
     for cell in _central(budget):
         yield from _joined(budget, "rates", [cell])
-        large = _of(cell).pools["large"]
+        large = cell.config.pools["large"]
         large = replace(large, **{part: replace(getattr(large, part), lr=lr) for part, lr in LARGE_BEST[budget.name].items()})
-        other = replace(_renamed(cell, "rates"), config=replace(_of(cell), pools={**_of(cell).pools, "large": large}))
+        other = replace(_renamed(cell, "rates"), config=replace(cell.config, pools={**cell.config.pools, "large": large}))
         twin = f"{FAMILY}/fedavg-rates/{cell.column}" if cell.twin else ""
         yield from _joined(budget, "rates", [replace(other, twin=twin)], cell.id)
 
@@ -172,11 +171,6 @@ def _central(budget: Budget) -> list[Cell]:
     return [cells.fedavg(budget, FAMILY, family, family.central), *taught]
 
 
-def _of(cell: Cell) -> Config:
-    assert cell.config is not None  # only out-of-domain cells can be without data
-    return cell.config
-
-
 def _joined(budget: Budget, study: str, rows: Iterable[Cell], against: str = "") -> Iterator[Cell]:
     """Cells as rows of a study, with its seeds; `against` is the cell that they are compared with besides their FedAvg twin."""
     yield from (replace(cell, seeds=budget.seeds, rank=RANKS[study], studies={study: against}) for cell in rows)
@@ -184,8 +178,8 @@ def _joined(budget: Budget, study: str, rows: Iterable[Cell], against: str = "")
 
 def _other(cell: Cell, way: str, **changes: Any) -> Cell:
     """The cell with other settings of its method; whatever was tuned stays."""
-    method = replace(_of(cell).method, **changes)
-    return replace(_renamed(cell, way), config=replace(_of(cell), method=method))
+    method = replace(cell.config.method, **changes)
+    return replace(_renamed(cell, way), config=replace(cell.config, method=method))
 
 
 def _renamed(cell: Cell, way: str) -> Cell:

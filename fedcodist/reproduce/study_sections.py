@@ -141,7 +141,7 @@ def _pools(r: Result, mine: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
                 continue  # there is no such model
             row = {"model": width, "pools": "three" if three else "two", "method": sections.row_name(cell["method"])}
             gain = sections.show_gain((told or {}).get("gain")) or DASH
-            found.append(row | {"seeds": sections.show_seeds(cell), "test accuracy, %": _accuracy(cell, told), "gain": gain})
+            found.append(row | {"seeds": sections.show_seeds(cell), "test accuracy, %": _accuracy(told), "gain": gain})
     return found
 
 
@@ -188,14 +188,14 @@ def _row(r: Result, cell: Mapping[str, Any], name: str, what: str, domain: str =
     for pool in paper.POOLS:
         told = dig(dict(cell), "accuracy", pool, domain)
         difference = against(r, cell, cell["studies"].get(name, ""), pool, domain)
-        row[pool] = _accuracy(cell, told)
+        row[pool] = _accuracy(told)
         row[f"{pool}: gain"] = sections.show_gain((told or {}).get("gain")) or DASH
         row[f"{pool}: against {what}"] = sections.show_difference(difference)
     return row
 
 
-def _accuracy(cell: Mapping[str, Any], told: Mapping[str, Any] | None) -> str:
-    return sections.show_accuracy(told) if told else cell["why"] or "not run"
+def _accuracy(told: Mapping[str, Any] | None) -> str:
+    return sections.show_accuracy(told) if told else "not run"
 
 
 def _alpha(cell: Mapping[str, Any]) -> str:
