@@ -43,8 +43,8 @@ Cells may come from several machines: a gain is of runs from one, other differen
 means that are not to be compared; what is paired is over the seeds that both have. In brackets after the paper's numbers is the paper's
 gain; it gives no seeds and no intervals. Tuned settings were found on held-out data and another seed, in shorter runs of the central column
 or of the shifted pools, and are used for all cells of their method ([how](tune.md)); the methods stand on FedAvg's rates, so behind them
-are FedAvg's trials and at most as many of their own. |P_H| is the size of the large model's pool, a cell is one method on one pool size and
-one set of public data, and the central column is the pool size in the middle, |P_H| = 4,700 for images.
+are FedAvg's trials and, in each search, at most as many of their own. |P_H| is the size of the large model's pool, a cell is one method on
+one pool size and one set of public data, and the central column is the pool size in the middle, |P_H| = 4,700 for images.
 """
 
 

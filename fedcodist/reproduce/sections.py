@@ -290,9 +290,9 @@ def _commits(of: Mapping[str, Any]) -> str:
     """By which commits the runs were made, as far as they know.
 
     >>> _commits({"commits": ["0123456789abcdef"], "uncommitted": 1})
-    '0123456789ab; not known of 1 run'
+    '0123456789ab; not known of at most 1 run'
     """
-    unknown = [f"not known of {_many(of['uncommitted'], 'run')}"] if of["uncommitted"] else []
+    unknown = [f"not known of at most {_many(of['uncommitted'], 'run')}"] if of["uncommitted"] else []
     return "; ".join([*(name[:12] for name in of["commits"]), *unknown]) or DASH
 
 
