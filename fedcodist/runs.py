@@ -402,8 +402,9 @@ def read(path: str | Path) -> Recorded:
     return Recorded(path, config or {}, environment or {}, journal, timing, result, tuple(notes), tuple(commits or ()))
 
 
-def find(path: str | Path, depth: int = 4) -> list[Path]:
-    """All run directories at or under a path, sorted. Links are not followed, and runs are not searched for runs."""
+def find(path: str | Path, depth: int = 6) -> list[Path]:
+    """All run directories at or under a path, sorted; those of `reproduce` are five levels below `runs`. Links are not followed, and runs
+    are not searched for runs."""
     return sorted(_find([Path(path)], depth))
 
 

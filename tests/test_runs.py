@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 
 from fedcodist import checkpoint, environment, runs
+from fedcodist.reproduce import cells, running
 from fedcodist.runs import Run
 
 HERE = {"jax": "0.10.2", "cores": 2}
@@ -835,3 +836,11 @@ if __name__ == "__main__":
             sys.stdin.read()
     else:
         print(json.dumps(crash_everywhere(Path(sys.argv[2]))))
+
+
+def test_the_runs_of_reproduce_are_found_from_where_all_runs_are(tmp_path):
+    place = running.run_directory(cells.cells("table1", "smoke")[0], 0, tmp_path / "runs/reproduce")
+    place.mkdir(parents=True)
+    for name in (runs.CONFIG, runs.LOCK):
+        (place / name).touch()
+    assert runs.find(tmp_path / "runs") == [place]

@@ -40,11 +40,13 @@ intervals say nothing about other splits, or about other test examples. Differen
 test images would change, however narrow their interval.
 
 Cells may come from several machines: a gain is of runs from one, other differences between rows may be of two. Rows with other seeds have
-means that are not to be compared; what is paired is over the seeds that both have. In brackets after the paper's numbers is the paper's
-gain; it gives no seeds and no intervals. Tuned settings were found on held-out data and another seed, in shorter runs of the central column
-or of the shifted pools, and are used for all cells of their method ([how](tune.md)); the methods stand on FedAvg's rates, so behind them
-are FedAvg's trials and, in each search, at most as many of their own. |P_H| is the size of the large model's pool, a cell is one method on
-one pool size and one set of public data, and the central column is the pool size in the middle, |P_H| = 4,700 for images.
+means that are not to be compared; what is paired is over the seeds that both have. A cell with more seeds than its budget asks for
+(`--seeds 0-4`) got the further ones after the first had been seen, of which its interval takes no account. In brackets after the paper's
+numbers is the paper's gain; it gives no seeds and no intervals. Tuned settings were found on held-out data and another seed, in shorter
+runs of the central column or of the shifted pools, and are used for all cells of their method ([how](tune.md)); the methods stand on
+FedAvg's rates, so behind them are FedAvg's trials and, in each search, at most as many of their own. |P_H| is the size of the large model's
+pool, a cell is one method on one pool size and one set of public data, and the central column is the pool size in the middle, |P_H| = 4,700
+for images.
 """
 
 

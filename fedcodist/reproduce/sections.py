@@ -39,7 +39,7 @@ def overview(found: Sequence[Result]) -> str:
                 "what": f"`reproduce {r['table']} --budget {r['budget']}`",
                 "data": "; ".join(family["data"] for family in r["families"].values()),
                 "rounds (paper)": f"{_span(rounds)} ({r['paper_rounds']:,})",
-                "seeds a cell": _span(counts),
+                "number of seeds": _span(counts),
                 "settings": _tuned(cells),
                 "cells finished": f"{sum(cell['state'] == 'done' for cell in cells)} of {len(cells)}",
                 "runs": str(runs_done),
@@ -185,8 +185,9 @@ def ensembles(r: Result, family: str) -> str:
     rows = []
     for cell in r["cells"]:
         told = dig(dict(cell), "ensemble", "all")
-        if told and cell["family"] == family and cell["row"] in compare.LABELS and _central(r, cell):
-            rows.append({"method": row_name(cell["row"]), "public data": _public(r, cell), "test accuracy, %": show_accuracy(told)})
+        if told and cell["family"] == family and _central(r, cell):
+            row = {"method": row_name(cell["row"]), "public data": _public(r, cell), "seeds": show_seeds(cell)}
+            rows.append(row | {"test accuracy, %": show_accuracy(told)})
     return tables.render(rows, "md") + "\n" if rows else ""
 
 
