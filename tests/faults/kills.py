@@ -8,6 +8,8 @@ result; only timing and the lock may differ) and what it printed must be those o
 distillation are counted, because a test whose kills all land in start-up would show nothing. README's sentence on kills is made from
 
     python tests/faults/kills.py --kills 50 --once --json docs/measured/kills.json
+
+in a checkout that gets no commit meanwhile: a run writes down by which commits it was computed.
 """
 
 from __future__ import annotations
