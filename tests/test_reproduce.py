@@ -635,8 +635,12 @@ def result_of(table: str, *made: dict, budget: str = "small", **more) -> dict:
     return found | {"families": families, "cells": list(made), "provenance": provenance} | more
 
 
+def told(name: str, *found: dict) -> claims.Verdict:
+    return next(v for v in claims.judge(found) if v.claim.name == name)
+
+
 def verdict(name: str, *found: dict) -> str:
-    return next(v.verdict for v in claims.judge(found) if v.claim.name == name)
+    return told(name, *found).verdict
 
 
 SURE, NONE, LOSS, WIDE, ONE = [0.04, 0.05, 0.06], [-0.001, 0.0, 0.001], [-0.04, -0.05, -0.06], [-0.2, 0.0, 0.2], [0.05]
@@ -745,10 +749,6 @@ def test_claim_iv(questions, answers, expected):
     twin = shift("language/fedavg/shift", "", [0.0] * len(questions), [0.0] * len(answers))
     made = [twin, shift("language/merged/shift", twin["id"], questions, answers)]
     assert verdict("iv", result_of("table2", *made)) == expected
-
-
-def told(name: str, *found: dict) -> claims.Verdict:
-    return next(v for v in claims.judge(found) if v.claim.name == name)
 
 
 @pytest.mark.parametrize(("knows", "said"), [(0.15, True), (0.3, False)])

@@ -29,7 +29,6 @@ class Family:
     domains: Mapping[str, str] = field(default_factory=dict)  # Table 2: {the paper's column: our domain}
     paper: bool = True  # whether the paper's numbers stand beside these
     tuned: str = ""  # the name of the settings that were tuned for it, if it is not its own
-    about: str = ""  # what a reader must know of the data, in a sentence
 
     @property
     def central(self) -> str:
@@ -73,7 +72,6 @@ SMALL_ROUNDS, SMALL_PERIOD = 300, 40
 # Of text: 10,004 possible next words make a sentence of StackExchange dear, and the standard library is soon learned by heart.
 TEXT_ROUNDS, TEXT_PERIOD, TEXT_COHORT = 120, 16, 10
 SMOKE_ROUNDS, SMOKE_PERIOD = 15, 6
-EXCHANGE = "StackExchange is 8 sites of its data dump: 1,736 federated authors with 94,832 sentences, where the paper has 34,248 clients."
 SHIFT = "language-shift"  # Table 1 has a family of language too, with other pools
 QUESTIONS = {"answers": "answer", "questions": "question", "mixed": "all"}
 LIBRARY = {"answers": "comment", "questions": "docstring", "mixed": "all"}
@@ -157,7 +155,6 @@ SMALL = Budget(
         ),
         "language": Family(
             data="StackExchange",
-            about=EXCHANGE,
             config="study/stackexchange-fedavg",
             given=(f"rounds={TEXT_ROUNDS}", "evaluate_every=12", f"pools.small.cohort={TEXT_COHORT}"),
             methods=methods(TEXT_PERIOD, paper.PERIODIC_STEPS, paper.MERGED_STEPS, 16),
@@ -170,7 +167,6 @@ SMALL = Budget(
     shifted={
         "language": Family(
             data="StackExchange",
-            about=EXCHANGE,
             config="study/stackexchange-shift-fedavg",
             given=(f"rounds={TEXT_ROUNDS}", f"pools.small.cohort={TEXT_COHORT}"),
             methods=methods(TEXT_PERIOD, paper.PERIODIC_STEPS, paper.MERGED_STEPS, 16),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,11 +30,12 @@ TITLES = {
 }
 INTRO = """# Results
 
-Generated from result files of `fedcodist reproduce`: no number here is typed by hand. Accuracies are percent on the test set, with the
-standard deviation over seeds after ±. "Gain" is the paired difference to plain FedAvg on the same seeds, clients and initial models, in
-points, with its 95 % interval (Student's t over seeds); one seed gives no interval. On text accuracy is the share of next words that are
-guessed, without ends of sentences, and an unknown word is always an error: the strictest of [three counts](paper.md). A seed draws initial
-models, cohorts and batches; which client has which examples, and which clients a pool has, is the same for all, and so is the test set: the
+Generated from result files of `fedcodist reproduce`: no number of a table is typed by hand, and those in findings are held against their
+table. Accuracies are percent on the test set, with the standard deviation over seeds after ±. "Gain" is the paired difference to plain
+FedAvg on the same seeds, clients and initial models, in points, with its 95 % interval (Student's t over seeds); one seed gives no
+interval. On text accuracy is the share of next words that are guessed, without ends of sentences, and an unknown word is always an error:
+the strictest of [three counts](paper.md); what StackExchange is, and how much of it, [data](data.md) says. A seed draws initial models,
+cohorts and batches; which client has which examples, and which clients a pool has, is the same for all, and so is the test set: the
 intervals say nothing about other splits, or about other test examples. Differences below about half a point are within what another 10,000
 test images would change, however narrow their interval.
 
@@ -48,6 +48,19 @@ FedAvg's rates, so behind them are FedAvg's trials and, in each search, at most 
 pool, a cell is one method on one pool size and one set of public data, and the central column is the pool size in the middle, |P_H| = 4,700
 for images.
 """
+
+
+TABLE_1 = {  # what stands below a table: {its lead: what makes it}
+    "Both models together, the mean of their probabilities, in the central column:": sections.ensembles,
+    "Settings in the central column:": sections.settings,
+    "What a run costs in the central column:": sections.costs,
+    "The central column by the two other counts of next words (A7):": sections.counts,
+}
+TABLE_2 = {
+    "Settings:": sections.settings,
+    "What a run costs:": sections.costs,
+    "All sentences of the test by the two other counts of next words (A7):": sections.counts,
+}
 
 
 def load(folder: Path) -> list[results.Result]:
@@ -84,28 +97,14 @@ def section(r: Result, beside: str = f"{FOLDER}/", drawn: bool = True) -> str:
     for name, family in r["families"].items():
         if len(r["families"]) > 1 or r["table"] == "table1":
             parts.append(f"### {family['data'].partition(',')[0]}\n")
-            if about := family.get("about"):
-                parts.append(f"{textwrap.fill(about, sections.LINE)}\n")
         if r["table"] == "table1":
             for column in family["columns"]:
                 parts.append(f"**{sections.column_name(family, column, r)}**\n")
                 parts.append(sections.table_1(r, name, column))
-            if together := sections.ensembles(r, name):
-                parts += ["Both models together, the mean of their probabilities, in the central column:\n", together]
-            if used := sections.settings(r, name):
-                parts += ["Settings in the central column:\n", used]
-            if spent := sections.costs(r, name):
-                parts += ["What a run costs in the central column:\n", spent]
-            if counted := sections.counts(r, name):
-                parts += ["The central column by the two other counts of next words (A7):\n", counted]
+            parts += _beside(r, name, TABLE_1)
         elif r["table"] == "table2":
             parts.append(sections.table_2(r, name))
-            if used := sections.settings(r, name):
-                parts += ["Settings:\n", used]
-            if spent := sections.costs(r, name):
-                parts += ["What a run costs:\n", spent]
-            if counted := sections.counts(r, name):
-                parts += ["All sentences of the test by the two other counts of next words (A7):\n", counted]
+            parts += _beside(r, name, TABLE_2)
         elif r["table"] == "figure3":
             parts.append(sections.spikes(r, name))
         else:
@@ -114,6 +113,12 @@ def section(r: Result, beside: str = f"{FOLDER}/", drawn: bool = True) -> str:
             f"![{TITLES[r['table']]}]({beside}{p}.svg)\n" for p in pictures if p == f"{r['table']}-{r['budget']}" or p.endswith(f"-{name}")
         ]
     return "\n".join(parts)
+
+
+def _beside(r: Result, family: str, what: Mapping[str, Callable[[Result, str], str]]) -> list[str]:
+    """Smaller tables with their leads, those that have a row."""
+    made = {lead: make(r, family) for lead, make in what.items()}
+    return [part for lead, text in made.items() if text for part in (f"{lead}\n", text)]
 
 
 def blocks(found: Sequence[Result]) -> dict[str, Callable[[], str]]:

@@ -51,7 +51,6 @@ def collect(table: str, budget: str, cells: Sequence[Cell], root: Path, failed: 
         "families": {
             name: {
                 "data": families[name].data,
-                "about": families[name].about,
                 "paper_data": {"images": paper.IMAGES_DATA, "language": paper.LANGUAGE_DATA}.get(name) if families[name].paper else None,
                 "outside_data": families[name].outside_data,
                 "unit": families[name].unit,

@@ -195,7 +195,7 @@ def costs(r: Result, family: str) -> str:
     """Bytes over the wire and work on the server, in the central column, or with shifted pools."""
     rows = []
     for cell in r["cells"]:
-        if cell["family"] == family and cell["cost"] and (_central(r, cell) or cell["column"] == "shift"):
+        if cell["family"] == family and cell["cost"] and _central(r, cell):
             cost = cell["cost"]
             rows.append({"method": row_name(cell["row"]), "public data": _public(r, cell)})
             rows[-1] |= {"client bytes": si(cost.get("client_bytes", 0), "B"), "client FLOPs": si(cost.get("client_flops", 0))}
@@ -208,7 +208,7 @@ def counts(r: Result, family: str) -> str:
     rows = []
     for cell in r["cells"]:
         of_pool = {pool: dig(dict(cell), "accuracy", pool, "all", "looser") for pool in paper.POOLS}
-        if cell["family"] == family and all(of_pool.values()) and (_central(r, cell) or cell["column"] == "shift"):
+        if cell["family"] == family and all(of_pool.values()) and _central(r, cell):
             row = {"method": row_name(cell["row"]), "public data": _public(r, cell), "seeds": show_seeds(cell)}
             for pool, looser in of_pool.items():
                 row[f"{pool}: any token may be guessed"] = f"{100 * looser['accuracy_no_eos']:.2f}"
@@ -223,13 +223,7 @@ def settings(r: Result, family: str) -> str:
     for cell in r["cells"]:
         used = cell["settings"]
         paper_row = cell["row"] in compare.LABELS and cell["public"] != "out-of-domain"
-        if (
-            not used
-            or not cell["seeds"]
-            or cell["family"] != family
-            or not paper_row
-            or not (_central(r, cell) or cell["column"] == "shift")
-        ):
+        if not used or not cell["seeds"] or cell["family"] != family or not paper_row or not _central(r, cell):
             continue
         pools = [used[pool] for pool in used if pool != "method"]
         row = {"method": row_name(cell["row"]), "settings": "tuned" if cell["tuned"] else "untuned"}
@@ -397,7 +391,8 @@ def _tuned(cells: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _central(r: Result, cell: Mapping[str, Any]) -> bool:
-    return cell["column"] in ("all", paper.central(r["families"][cell["family"]]["columns"]))
+    """Whether it is of the central column, or of a table that has no columns."""
+    return cell["column"] in ("all", "shift", paper.central(r["families"][cell["family"]]["columns"]))
 
 
 def _span(counts: Sequence[int]) -> str:
