@@ -268,15 +268,16 @@ class _Held:
 
 
 def _pruner(search: Search, first: int) -> Any:
-    """The median rule: a trial is stopped whose best so far is below the median of complete trials at this round. It is mild, and has no
-    budget of rounds to choose. Successive halving would judge most trials by their first rounds,
-    where rates have not decayed and nobody has taught anybody. Nothing is stopped before the first lesson, or in the first quarter of
-    the rounds from there on: what a model does right after a lesson passes."""
+    """The median rule: a trial is stopped whose best so far is below the median of complete trials at the same round. It is mild, and has
+    no budget of rounds to choose. Successive halving would judge most trials by their first rounds, where rates have not decayed and
+    nobody has taught anybody. For the same reason nothing is stopped in the first third of a run, or before a quarter of the rounds from
+    the first codistillation on: what a model does right after a lesson passes."""
     pruners = _optuna().pruners
     if not search.prune or search.objective == "pareto":
         return pruners.NopPruner()
     rounds = search.config.rounds
-    return pruners.MedianPruner(n_startup_trials=STARTUP, n_warmup_steps=first - 1 + math.ceil((rounds - first + 1) / 4))
+    taught = first - 1 + math.ceil((rounds - first + 1) / 4)
+    return pruners.MedianPruner(n_startup_trials=STARTUP, n_warmup_steps=max(taught, math.ceil(rounds / 3)))
 
 
 def _distributions(searched: Space) -> dict[str, Any]:
