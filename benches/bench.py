@@ -35,7 +35,7 @@ from benches.environments import PEERS, Peer
 from benches.report import OURS
 from benches.workers import ROOT, Failed, Worker, busy_seconds, our_cores
 from benches.workload import WORKLOADS, Workload
-from fedcodist import environment
+from fedcodist.runs import environment
 
 HERE = Path(__file__).resolve().parent
 OWN = ROOT / "runs" / "benches"  # of whoever measures; nothing there is under version control

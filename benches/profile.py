@@ -23,8 +23,8 @@ import numpy as np
 from benches import ours
 from benches import workload as w
 from fedcodist import keys
-from fedcodist.cli import prepare_jax
-from fedcodist.clock import watch, whole
+from fedcodist.cli.main import prepare_jax
+from fedcodist.profile import watch, whole
 from fedcodist.types import Data
 
 WARM, ROUNDS = 3, 15

@@ -18,11 +18,11 @@ import jax
 import numpy as np
 
 from fedcodist import distill, keys, topology, tree
-from fedcodist.clock import ready, spent, waited
 from fedcodist.distill import Distiller
 from fedcodist.engines import Ask, Engine
 from fedcodist.engines.compiled import Compiled
 from fedcodist.pool import Pool, server_step
+from fedcodist.profile import ready, spent, waited
 from fedcodist.settings import Problem, SettingError
 from fedcodist.task import Task
 from fedcodist.types import Info, Key, Params, PoolState, State, Tree

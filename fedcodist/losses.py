@@ -11,7 +11,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from fedcodist import named
+from fedcodist import imports
 from fedcodist.types import Array
 
 Loss = Callable[[Array, Array], Array]
@@ -56,7 +56,7 @@ def resolve(loss: str | Loss) -> Loss:
     if not all(loss.partition(":")):
         raise ValueError(f"distillation loss: got {loss!r}; allowed {', '.join(LOSSES)} or module:function")
     try:
-        return named.function(loss)
+        return imports.function(loss)
     except ValueError as error:
         raise ValueError(f"distillation loss: got {loss!r}, {error}") from None
 

@@ -46,7 +46,8 @@ from test_prepare import (  # home is a fixture
 )
 from test_store import write
 
-from fedcodist import cli, store
+from fedcodist.cli import main
+from fedcodist.data import store
 
 SECONDS = 20
 
@@ -557,7 +558,7 @@ def prepare(tmp_path, home, words, capsys):  # noqa: F811
         before, names = (files_under(place), files_under(home)), sorted(map(str, place.rglob("*")))
         started = time.monotonic()
         argv = ["data", "prepare", dataset, "--from", str(source), "--quiet"]
-        code = cli.main([*argv, *(part for given in settings for part in ("--set", given))])
+        code = main.main([*argv, *(part for given in settings for part in ("--set", given))])
         taken, said = time.monotonic() - started, capsys.readouterr()
         lines = said.err.splitlines()
         assert code == 3 and len(lines) == 1 and lines[0].startswith("error: ") and lines[0].isprintable(), (code, said.err)
@@ -648,7 +649,7 @@ def test_a_preparation_that_failed_goes_on_when_the_file_is_mended(prepare, tmp_
     path = table(*rows, ("user99", ""), ("", "bad"))(tmp_path / "files")
     prepare("text", path)
     write_rows(path, rows, ("client", "tokens"))
-    assert cli.main(["data", "prepare", "text", "--from", str(path), "--quiet"]) == 0
+    assert main.main(["data", "prepare", "text", "--from", str(path), "--quiet"]) == 0
     made = store.open_store("text")
     assert made.facts["examples"] == {"federated": 40, "public": 10, "held_out": 5, "test": 5} and store.verify(made) == []
     assert sorted(path.name for path in home.iterdir()) == ["stackoverflow", "text"]

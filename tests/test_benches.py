@@ -247,7 +247,6 @@ serve(lambda: time.sleep(1), 7, {{}})
 """
     fake = worker(tmp_path, body, patience=20.0)
     seen = fake.round()
-    fake.patience = 1.0  # it has no more to say
     left = {pid for pid, _ in fake._tree()}
     assert len(left) == 1 and seen["cpu_seconds"] > 0.1
     fake.freeze()
@@ -257,6 +256,7 @@ serve(lambda: time.sleep(1), 7, {{}})
     fake.thaw()
     assert fake.round()["cpu_seconds"] > 0.1
     fake.freeze()  # a frozen tree can be ended too
+    fake.patience = 1.0  # it has no more to say
     fake.close()
     deadline = time.monotonic() + 10
     while any(workers._start(pid) != -1 for pid in left) and time.monotonic() < deadline:

@@ -42,7 +42,7 @@ def test_first_sentences(shards):
 
 
 def test_only_the_beginning_of_a_page_is_divided(tmp_path, monkeypatch):
-    from fedcodist import words
+    from fedcodist.readers import sentences
 
     sizes = []
 
@@ -51,10 +51,10 @@ def test_only_the_beginning_of_a_page_is_divided(tmp_path, monkeypatch):
             sizes.append(len(text))
             return [text]
 
-    monkeypatch.setattr(words, "_segmenter", Counting)
+    monkeypatch.setattr(sentences, "_segmenter", Counting)
     (tmp_path / "a.jsonl").write_text(page("1 word and more of it. " * 20_000))
     assert len(list(read_c4(tmp_path / "a.jsonl"))) == 1
-    assert len(sizes) == 1 and sizes[0] <= words.BLOCK
+    assert len(sizes) == 1 and sizes[0] <= sentences.BLOCK
 
 
 @pytest.mark.parametrize(

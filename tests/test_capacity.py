@@ -9,10 +9,10 @@ import pytest
 from scipy.stats import spearmanr
 
 from fedcodist import keys
+from fedcodist.data.capacity import Capacity
+from fedcodist.data.splits import capacities
 from fedcodist.errors import DataError
 from fedcodist.settings import Problem, SettingError, plain, read_part
-from fedcodist.tasks.capacity import Capacity
-from fedcodist.tasks.splits import capacities
 
 KEY = keys.root(3)
 SIZES = {f"c{i}": (i * 37) % 101 for i in range(101)}  # all different

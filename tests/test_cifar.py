@@ -5,13 +5,13 @@ import pytest
 
 from fedcodist import config
 from fedcodist.clients import Clients
+from fedcodist.data.partition import Iid, Pachinko
+from fedcodist.data.splits import digests
+from fedcodist.data.store import Writer, locate
 from fedcodist.errors import DataError
 from fedcodist.objective import Images
 from fedcodist.settings import SettingError
-from fedcodist.store import Writer, locate
 from fedcodist.tasks import Cifar100
-from fedcodist.tasks.partition import Iid, Pachinko
-from fedcodist.tasks.splits import digests
 
 
 def images(rows: int, start: int = 0, side: int = 2) -> np.ndarray:

@@ -21,9 +21,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedcodist import checkpoint, cli, config, runs
+from fedcodist import config, runs
+from fedcodist.cli import main
 from fedcodist.errors import ConfigError
 from fedcodist.federation import Federation
+from fedcodist.runs import directory
+from fedcodist.storage import sealed
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = """\
@@ -77,7 +80,7 @@ def call(place, capsys):
     """A function that calls the command line: (exit code, stdout, lines of stderr)."""
 
     def call(*argv: str) -> tuple[int, str, list[str]]:
-        code = cli.main(list(argv))
+        code = main.main(list(argv))
         said = capsys.readouterr()
         assert "Traceback" not in said.err
         return code, said.out, said.err.splitlines()
@@ -90,7 +93,7 @@ def finished(tmp_path_factory) -> Path:
     """A directory with the good config and a finished run of it; copy it before changing anything."""
     there = tmp_path_factory.mktemp("finished")
     (there / "good.toml").write_text(TEXT)
-    assert cli.main(["run", str(there / "good.toml"), "--out", str(there / "runs"), "--format", "json", "--quiet"]) == 0
+    assert main.main(["run", str(there / "good.toml"), "--out", str(there / "runs"), "--format", "json", "--quiet"]) == 0
     return there
 
 
@@ -560,7 +563,7 @@ def test_60_another_environment_is_a_note_or_strictly_an_error(call, done, monke
     unfinish(done, back=1)
     before = tree(done)
     other = {**runs.fingerprint(), "jax": "9.9"}
-    monkeypatch.setattr(runs, "fingerprint", lambda: other)
+    monkeypatch.setattr(directory, "fingerprint", lambda: other)
     code, _, lines = call("run", "good.toml", "--format", "json", "--strict")
     assert code == 4 and len(lines) == 1 and re.search(r"would not be bit-identical: jax [\d.]+ -> 9\.9", lines[0])
     assert tree(done) == before
@@ -638,7 +641,7 @@ def test_65_a_checkpoint_of_another_model_names_its_tensors(call, done, place):
     """The config's digest does not cover the code of a model: a checkpoint may be whole and still not fit."""
     unfinish(done)
     path = done / "checkpoints/000004"
-    commit = checkpoint.unseal(path / "COMMIT.json")
+    commit = sealed.unseal(path / "COMMIT.json")
     for name, dim in (("small", 5), ("large", 8)):
         from safetensors.numpy import load, save
 
@@ -649,7 +652,7 @@ def test_65_a_checkpoint_of_another_model_names_its_tensors(call, done, place):
         data = save(dict(sorted(tensors.items())))
         (path / f"{name}.safetensors").write_bytes(data)
         commit["files"][f"{name}.safetensors"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    (path / "COMMIT.json").write_bytes(checkpoint.seal({k: v for k, v in commit.items() if k != "digest"}))
+    (path / "COMMIT.json").write_bytes(sealed.seal({k: v for k, v in commit.items() if k != "digest"}))
     before = tree(done)
     code, _, lines = call("run", "good.toml", "--format", "json")
     assert (
@@ -663,7 +666,7 @@ def test_65_a_checkpoint_of_another_model_names_its_tensors(call, done, place):
 def test_66_a_later_format_names_both_versions(call, done, monkeypatch):
     unfinish(done)
     before = tree(done)
-    monkeypatch.setattr(checkpoint, "FORMAT", 0)  # an older reader
+    monkeypatch.setattr(sealed, "FORMAT", 0)  # an older reader
     code, _, lines = call("run", "good.toml", "--format", "json")
     assert code == 4 and len(lines) == 1 and re.search(r"format 1; this version reads format 0", lines[0])
     assert tree(done) == before
@@ -740,7 +743,7 @@ def test_memory_is_9(call, monkeypatch):
 
 
 def test_debug_shows_the_traceback(capsys, place):
-    assert cli.main(["run", "good.toml", "--debug", "--set", "rounds=0"]) == 2
+    assert main.main(["run", "good.toml", "--debug", "--set", "rounds=0"]) == 2
     assert "Traceback" in capsys.readouterr().err
 
 
@@ -750,7 +753,7 @@ LONG = ["--set", "rounds=300", "--set", "checkpoint_every=1000", "--set", "name=
 
 
 def command(*argv: str) -> list[str]:
-    return [sys.executable, "-m", "fedcodist.cli", *argv]
+    return [sys.executable, "-m", "fedcodist.cli.main", *argv]
 
 
 def environment(**other: str | None) -> dict[str, str]:
@@ -763,7 +766,7 @@ def long_run(tmp_path_factory) -> dict[str, str]:
     """{file: digest} of an undisturbed run that is long enough to be interrupted."""
     there = tmp_path_factory.mktemp("long")
     (there / "good.toml").write_text(TEXT)
-    assert cli.main(["run", str(there / "good.toml"), "--out", str(there / "runs"), "--format", "json", "--quiet", *LONG]) == 0
+    assert main.main(["run", str(there / "good.toml"), "--out", str(there / "runs"), "--format", "json", "--quiet", *LONG]) == 0
     return end_of(there / "runs")
 
 
@@ -797,7 +800,7 @@ def test_70_71_a_signal_saves_the_last_round_and_the_same_command_goes_on(call, 
 
 def test_a_signal_that_was_ignored_before_stays_ignored():
     """As nohup leaves SIGHUP: the run is meant to outlive its terminal."""
-    from fedcodist.session import Signals
+    from fedcodist.runs.session import Signals
 
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -811,23 +814,24 @@ def test_a_signal_that_was_ignored_before_stays_ignored():
 
 def test_71_a_signal_while_the_screen_is_drawn_saves_the_last_round_too(place):
     """Then the signal is not raised inside the run but in whoever listens to it."""
-    from fedcodist import screen, session
     from fedcodist.errors import Interrupted
+    from fedcodist.reports import progress
+    from fedcodist.runs import session
 
-    class Listener(screen.Screen):
+    class Listener(progress.Screen):
         def show(self, event):
             if event.t == 3:
                 raise Interrupted(signal.SIGTERM)
 
     there = config.read("good.toml", ["checkpoint_every=100"])
     with pytest.raises(Interrupted):
-        screen.follow(session.perform(there, there.task.load(), 0, place / "runs"), Listener())
+        progress.follow(session.perform(there, there.task.load(), 0, place / "runs"), Listener())
     assert [p.name for p in (place / "runs/good/merged/seed-0/checkpoints").iterdir()] == ["000003"]
 
 
 def test_70_a_signal_in_a_save_waits_for_its_end(place, monkeypatch):
-    from fedcodist import session
     from fedcodist.errors import Interrupted
+    from fedcodist.runs import session
 
     commit, seen = runs.Run.commit, []
 
@@ -845,8 +849,8 @@ def test_70_a_signal_in_a_save_waits_for_its_end(place, monkeypatch):
 
 
 def test_70_a_signal_in_a_distillation_saves_the_round_before(place, monkeypatch):
-    from fedcodist import session
     from fedcodist.errors import Interrupted
+    from fedcodist.runs import session
 
     codistill = Federation.codistill
 
@@ -955,5 +959,5 @@ def test_7_a_decimal_comma_in_alpha_is_named(call):
 
 
 def test_every_verb_does_something():
-    top = cli.parser()
-    assert set(next(action for action in top._actions if action.dest == "verb").choices) == set(cli.VERBS)
+    top = main.parser()
+    assert set(next(action for action in top._actions if action.dest == "verb").choices) == set(main.VERBS)

@@ -12,7 +12,8 @@ import pytest
 from test_prepare import dealt, files_under, home, sentences, tff_hdf5, write_rows  # noqa: F401  # home is a fixture
 from test_store import write
 
-from fedcodist import cli, cli_data, store
+from fedcodist.cli import data, main
+from fedcodist.data import store
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def call(capsys):
     """A function that calls the command line: (exit code, stdout, lines of stderr)."""
 
     def call(*argv: object) -> tuple[int, str, list[str]]:
-        code = cli.main(["data", *map(str, argv)])
+        code = main.main(["data", *map(str, argv)])
         said = capsys.readouterr()
         assert "Traceback" not in said.err
         return code, said.out, said.err.splitlines()
@@ -129,7 +130,7 @@ def test_all_that_is_wrong_with_the_settings_is_said_at_once(call):
 
 
 def test_progress(call, table, monkeypatch, capsys):
-    monkeypatch.setattr(cli_data, "EVERY_SECONDS", 0)
+    monkeypatch.setattr(data, "EVERY_SECONDS", 0)
     code, _, errors = call("prepare", "text", "--from", table)
     assert code == 0 and errors[-1] == "60 of 60 sentences"
     assert call("prepare", "text", "--from", table, "--again", "--quiet")[2] == []

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fedcodist import compare
-from fedcodist.compare import arms, outcome, paired, points, taught, verdict
+from fedcodist.reports import compare
+from fedcodist.reports.compare import arms, outcome, paired, points, taught, verdict
 
 
 def run(

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from fedcodist import config
 from fedcodist import settings as parts
 from fedcodist.config import Config, identity, plain, read, shipped, twin
+from fedcodist.config.toml import parse
 from fedcodist.errors import ConfigError
 from fedcodist.methods import FedAvg
 from fedcodist.models import MODELS
-from fedcodist.report import runnable
+from fedcodist.reports.report import runnable
 from fedcodist.tasks import TASKS
-from fedcodist.toml import parse
 from fedcodist.work import LocalSGD, Prox
 
 TEXT = """\

@@ -12,8 +12,8 @@ import pytest
 
 from fedcodist.engines import compiled
 from fedcodist.engines.compiled import Compiled
-from fedcodist.engines.crew import Crew
 from fedcodist.engines.serial import Serial
+from fedcodist.engines.threads import Crew
 
 
 @pytest.fixture(autouse=True)
@@ -76,14 +76,14 @@ def test_beside_gives_the_result_or_the_failure(engine):
 
 
 def test_the_process_ends_while_the_crew_works():
-    code = "import time; from fedcodist.engines.crew import Crew; Crew(2).submit(0, time.sleep, 0.2); print('end', flush=True)"
+    code = "import time; from fedcodist.engines.threads import Crew; Crew(2).submit(0, time.sleep, 0.2); print('end', flush=True)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0 and ended.stdout == "end\n" and ended.stderr == ""
 
 
 ENDLESS = """
 import atexit, sys, threading, time
-from fedcodist.engines.crew import Crew
+from fedcodist.engines.threads import Crew
 
 atexit.register(lambda: print(threading.active_count()))  # what is registered first comes last
 crew = Crew(2)

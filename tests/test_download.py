@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 from test_prepare import home, release, tar  # noqa: F401  # home is a fixture
 
-from fedcodist import cli, download, store
-from fedcodist.checkpoint import StorageError
-from fedcodist.datasets import Cifar100Files
-from fedcodist.datasets.published import Published
-from fedcodist.download import NetworkError, fetch
+from fedcodist.cli import main
+from fedcodist.data import download, store
+from fedcodist.data.datasets import Cifar100Files
+from fedcodist.data.download import NetworkError, fetch
+from fedcodist.data.published import Published
 from fedcodist.errors import DataError
+from fedcodist.storage.durable import StorageError
 
 DATA = bytes(i * i % 251 for i in range(300_000))
 
@@ -234,17 +235,17 @@ def test_fetch_and_prepare(server, home, tmp_path, monkeypatch, capsys):  # noqa
     address = f"http://127.0.0.1:{server.server_port}/cifar-100-binary.tar.gz"
     offer = Published(address, len(packed), hashlib.sha256(packed).hexdigest())
     monkeypatch.setattr(Cifar100Files, "published", (offer,))
-    assert cli.main(["data", "prepare", "cifar100", "--quiet"]) == 3
+    assert main.main(["data", "prepare", "cifar100", "--quiet"]) == 3
     said = capsys.readouterr().err
     assert re.fullmatch(r"error: data prepare cifar100: got no --from; allowed --from PATH, with cifar-100-binary .*\n", said)
     assert address in said and offer.sha256 in said and "--fetch" in said and server.asked == []
-    assert cli.main(["data", "prepare", "cifar100", "--fetch", "--quiet"]) == 0
+    assert main.main(["data", "prepare", "cifar100", "--fetch", "--quiet"]) == 0
     assert there(home) == ["cifar100", "downloads"] and len(server.asked) == 1
     digest = store.open_store("cifar100").digest
-    assert cli.main(["data", "prepare", "cifar100", "--again", "--quiet"]) == 0, "what was fetched needs no --fetch"
+    assert main.main(["data", "prepare", "cifar100", "--again", "--quiet"]) == 0, "what was fetched needs no --fetch"
     assert len(server.asked) == 1 and store.open_store("cifar100").digest == digest
     (home / "downloads" / "cifar-100-binary.tar.gz").write_bytes(packed[:-1] + b"!")
-    assert cli.main(["data", "prepare", "cifar100", "--quiet"]) == 3
+    assert main.main(["data", "prepare", "cifar100", "--quiet"]) == 3
     assert "not the published file" in capsys.readouterr().err
 
 
@@ -254,7 +255,7 @@ def test_no_network(home, monkeypatch, capsys):  # noqa: F811
         port = free.getsockname()[1]
     address = f"http://127.0.0.1:{port}/cifar-100-binary.tar.gz"
     monkeypatch.setattr(Cifar100Files, "published", (Published(address, 1_234_567, "0" * 64),))
-    assert cli.main(["data", "prepare", "cifar100", "--fetch", "--quiet"]) == 10
+    assert main.main(["data", "prepare", "cifar100", "--fetch", "--quiet"]) == 10
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1 and said[0].startswith(f"error: {address}: ") and "refused" in said[0]
     assert said[0].endswith(f"fetch {address} (1,234,567 bytes) elsewhere, then --from PATH") and store.stores() == {}

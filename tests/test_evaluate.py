@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import fedcodist as fc
-from fedcodist import config, runs, session
+from fedcodist import config, runs
 from fedcodist.objective import NextToken
+from fedcodist.runs import session
 
 module = importlib.import_module("fedcodist.evaluate")  # the package has a function of the same name
 

@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcodist import cli, export, runs
-from fedcodist.checkpoint import encode_line
+from fedcodist import runs
+from fedcodist.cli import main
 from fedcodist.errors import ConfigError, DataError
+from fedcodist.reports import export
+from fedcodist.reports.tables import FORMATS
 from fedcodist.runs import NotARun, Run, StorageError
-from fedcodist.tables import FORMATS
+from fedcodist.storage.journal import encode_line
 
 HERE = {"jax": "0.10.2", "cores": 2}
 STATE = {"small": {"w": np.zeros(2, np.float32)}}
@@ -68,10 +70,10 @@ def rewrite(path: Path, *lines: bytes) -> None:
 def call(tmp_path, monkeypatch, capsys):
     """A function that is `fedcodist export`: (stdout, lines of stderr)."""
     monkeypatch.chdir(tmp_path)
-    parser = cli.Parser()
+    parser = main.Parser()
     parser.add_argument("--format", default="table", choices=FORMATS)
     parser.add_argument("--quiet", action="store_true")
-    export.add(parser, cli.Once)
+    export.add(parser, main.Once)
 
     def call(*argv: str) -> tuple[str, list[str]]:
         assert export.run(parser.parse_args(list(argv))) == 0

@@ -7,10 +7,11 @@ import textwrap
 import numpy as np
 import pytest
 
-from fedcodist import config, prepare
+from fedcodist import config
+from fedcodist.data import prepare
+from fedcodist.data.store import Writer, locate, open_store
 from fedcodist.errors import ConfigError, DataError
 from fedcodist.objective import BOS, EOS, PAD
-from fedcodist.store import Writer, locate, open_store
 from fedcodist.tasks import Text
 
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from faults import kills
 
-from fedcodist import toml
+from fedcodist.config import toml
 from fedcodist.errors import DataError
 from fedcodist.reproduce import cells
 from fedcodist.reproduce.results import ENVIRONMENT

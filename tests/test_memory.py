@@ -10,12 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedcodist import memory
+from fedcodist.runs import memory
 
 BLOCK, TIMES = 48 * 2**20, 10
 PROGRAM = f"""
 import resource
-from fedcodist import memory
+from fedcodist.runs import memory
 said = memory.keep()
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

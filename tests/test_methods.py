@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from worlds import finish, gauss_federation, methods, same_bits, scalar_federation
 
-from fedcodist import cli, config, cost, distill, keys, plan, report, runs, session
+from fedcodist import config, cost, distill, keys, runs
+from fedcodist.cli import main
 from fedcodist.distill import Distiller
 from fedcodist.engines.compiled import Compiled
 from fedcodist.engines.serial import Serial
@@ -19,6 +20,8 @@ from fedcodist.federation import Diverged, params_of
 from fedcodist.methods import FedAvg, MergedCodist, PeriodicCodist
 from fedcodist.methods.merged import merge
 from fedcodist.pool import Learns, Teaches
+from fedcodist.reports import report
+from fedcodist.runs import plan, session
 from fedcodist.schedule import After, Constant
 from fedcodist.train import train
 from fedcodist.work import LocalSGD
@@ -236,13 +239,13 @@ def test_a_teacher_that_is_no_student_costs_what_it_says():
 
 @pytest.mark.parametrize("kind", ["periodic", "merged"])
 def test_a_run_with_oneself_is_planned_run_and_reported(kind, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(cli, "prepare_jax", lambda: None)
+    monkeypatch.setattr(main, "prepare_jax", lambda: None)
     more = {"periodic": "period = 2", "merged": "alpha = 0.7"}[kind]
     given = ["rounds=2", "topology=self", f'method={{ kind = "{kind}", {more}, distill = {{ steps = 2, batch = 20 }} }}']
     made = config.read("quick/toy", given)
     task = made.task.load()
     assert [row["teachers"] for row in plan.plan(config.assemble(made, task, 0))["pools"]] == ["small 1", "large 1"]
-    assert cli.main(["show", "quick/toy", *(word for one in given for word in ("--set", one)), "--format", "json"]) == 0
+    assert main.main(["show", "quick/toy", *(word for one in given for word in ("--set", one)), "--format", "json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["config"]["topology"] == "self" and shown["total"]["server_steps"] == {"periodic": 1, "merged": 2}[kind] * 2 * 2
     for one in (made, config.twin(made)):

@@ -14,14 +14,14 @@ import zlib
 import numpy as np
 import pytest
 
+from fedcodist.data.capacity import Capacity
+from fedcodist.data.partition import Dirichlet, Iid, Pachinko, Shards
+from fedcodist.data.splits import digests
 from fedcodist.errors import DataError
 from fedcodist.objective import Images
 from fedcodist.readers import arrays, columns, folders
 from fedcodist.settings import Problem, SettingError, plain, read_kind
 from fedcodist.tasks import TASKS, Arrays
-from fedcodist.tasks.capacity import Capacity
-from fedcodist.tasks.partition import Dirichlet, Iid, Pachinko, Shards
-from fedcodist.tasks.splits import digests
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

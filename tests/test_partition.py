@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from fedcodist import keys
+from fedcodist.data import splits
+from fedcodist.data.partition import PARTITIONS, Dirichlet, Iid, Pachinko, Quantity, Shards, read_partition, skew
 from fedcodist.errors import DataError
 from fedcodist.settings import Problem, SettingError, plain, read_kind
-from fedcodist.tasks import splits
-from fedcodist.tasks.partition import PARTITIONS, Dirichlet, Iid, Pachinko, Quantity, Shards, read_partition, skew
 
 FINE = np.repeat(np.arange(20), 30)  # 600 rows, 20 labels
 COARSE = FINE // 5

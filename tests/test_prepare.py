@@ -23,14 +23,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedcodist import prepare, store
-from fedcodist.checkpoint import StorageError
+from fedcodist.data import prepare, store
+from fedcodist.data.partition import Pachinko
 from fedcodist.errors import ConfigError, DataError
-from fedcodist.objective import EOS, PAD
+from fedcodist.objective import EOS, FIRST, PAD
 from fedcodist.readers import tff
+from fedcodist.storage.durable import StorageError
 from fedcodist.tasks import Arrays, Cifar100, Text
-from fedcodist.tasks.partition import Pachinko
-from fedcodist.words import FIRST
 
 HEADER = ("client", "type", "tokens")
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedcodist.checkpoint import StorageError
 from fedcodist.errors import DataError
 from fedcodist.readers import fedjax, sqlite, tff
+from fedcodist.storage.durable import StorageError
 
 sys.path.insert(0, str(Path(__file__).parent / "fuzz"))
 import fuzz

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from fedcodist import report, toml
+from fedcodist.config import toml
 from fedcodist.errors import ConfigError
+from fedcodist.reports import report
 
 EVIL = "<script>alert(1)</script>"
 LIFT = {"fedavg": 0.0, "periodic": 0.02, "merged": 0.05}
@@ -256,7 +257,7 @@ def test_a_forest_has_zero_on_its_axis_and_cuts_what_is_too_wide():
 
 
 def test_import_needs_no_matplotlib_and_its_lack_is_one_line(monkeypatch, tmp_path):
-    code = "import sys; sys.modules['matplotlib'] = None; import fedcodist.report; print('jinja2' in sys.modules)"
+    code = "import sys; sys.modules['matplotlib'] = None; import fedcodist.reports.report; print('jinja2' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[1], check=True)
     assert done.stdout.strip() == "False"
     monkeypatch.setitem(sys.modules, "matplotlib", None)
@@ -267,7 +268,7 @@ def test_import_needs_no_matplotlib_and_its_lack_is_one_line(monkeypatch, tmp_pa
 
 
 def test_long_runs_are_thinned(tmp_path):
-    from fedcodist.plots import MOST_POINTS, _thin
+    from fedcodist.reports.plots import MOST_POINTS, _thin
 
     line = _thin([(float(t), float(t)) for t in range(1, 1502)])
     assert len(line) <= MOST_POINTS + 1 and line[-1] == (1501.0, 1501.0) and line[0] == (4.0, 4.0)

@@ -16,12 +16,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedcodist import cli, cli_reproduce, config, report, runs, session
+from fedcodist import config, runs
+from fedcodist.cli import main, reproduce
 from fedcodist.errors import ConfigError, DataError
 from fedcodist.methods import PeriodicCodist
+from fedcodist.reports import report
 from fedcodist.reproduce import cells, claims, elsewhere, figures, page, paper, results, running, sections, stores
 from fedcodist.reproduce.budgets import BUDGETS, FULL, SMALL, SMOKE, Budget, Family, methods
 from fedcodist.reproduce.claims import NOT, OPEN, REPRODUCED, Difference
+from fedcodist.runs import session
+from fedcodist.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parent.parent
 ROUNDS = 8
@@ -48,16 +52,16 @@ CENTRAL = ["images/periodic/6/in-domain", "images/merged/6/in-domain"]
 @pytest.fixture
 def tiny(monkeypatch):
     monkeypatch.setitem(BUDGETS, "smoke", TINY)
-    monkeypatch.setattr(cli, "prepare_jax", lambda: None)
+    monkeypatch.setattr(main, "prepare_jax", lambda: None)
 
 
 def command(*argv: str) -> int:
     """The verb, with the command line's own parser class."""
-    parser = cli.Parser()
+    parser = main.Parser()
     parser.add_argument("--quiet", action="store_true")
     parser.add_argument("--format", default="table")
-    cli_reproduce.add(parser, cli.Once)
-    return cli_reproduce.run(parser.parse_args(argv))
+    reproduce.add(parser, main.Once)
+    return reproduce.run(parser.parse_args(argv))
 
 
 # -- the paper's numbers --
@@ -77,7 +81,7 @@ def test_the_papers_numbers_are_those_of_its_tables():
 
 
 def test_the_command_line_knows_the_budgets():
-    assert list(BUDGETS) == list(cli_reproduce.BUDGETS)
+    assert list(BUDGETS) == list(reproduce.BUDGETS)
 
 
 # -- cells --
@@ -258,7 +262,7 @@ def test_a_table_is_run_once_and_then_read(tiny, tmp_path, monkeypatch, capsys):
         lambda made, task, seed, root, **more: trained.append((made.name, seed)) or perform(made, task, seed, root, **more),
     )
     loaded = []
-    toy = config.TASKS["toy"]
+    toy = TASKS["toy"]
     load = toy.load
     monkeypatch.setattr(toy, "load", lambda self: loaded.append(self) or load(self))
     monkeypatch.setattr(report, "available", lambda: False)

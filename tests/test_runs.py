@@ -21,9 +21,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedcodist import checkpoint, environment, runs
+from fedcodist import runs
 from fedcodist.reproduce import cells, running
-from fedcodist.runs import Run
+from fedcodist.runs import Run, checkpoint, directory, environment
+from fedcodist.storage import durable as durable_storage
+from fedcodist.storage import sealed
 
 HERE = {"jax": "0.10.2", "cores": 2}
 CONFIG = {"alpha": 0.5, "rounds": 3, "pools": {"small": {"filters": [16, 32]}}, "log": {"level": "info"}}
@@ -285,8 +287,8 @@ def test_a_second_damage_of_the_same_round_gets_a_number(whole):
 
 
 def test_all_damaged_is_an_error_each_time_and_nothing_is_lost(whole):
-    for directory in (whole / "checkpoints").iterdir():
-        (directory / "small.safetensors").write_bytes(b"")
+    for entry in (whole / "checkpoints").iterdir():
+        (entry / "small.safetensors").write_bytes(b"")
     before = contents(whole)
     for _ in range(2):
         with Run.open(whole, CONFIG, environment=HERE) as run:
@@ -304,9 +306,9 @@ def test_all_damaged_is_an_error_each_time_and_nothing_is_lost(whole):
 
 def test_a_later_format_is_refused_and_not_called_damaged(whole, monkeypatch):
     with monkeypatch.context() as later:
-        later.setattr(checkpoint, "FORMAT", 2)
+        later.setattr(sealed, "FORMAT", 2)
         commit = json.loads((whole / "checkpoints/000002/COMMIT.json").read_bytes())
-        (whole / "checkpoints/000002/COMMIT.json").write_bytes(checkpoint.seal({k: v for k, v in commit.items() if k != "digest"}))
+        (whole / "checkpoints/000002/COMMIT.json").write_bytes(sealed.seal({k: v for k, v in commit.items() if k != "digest"}))
     with Run.open(whole, CONFIG, environment=HERE) as run, pytest.raises(runs.CheckpointError, match="format 2; this .* format 1"):
         run.resume(numbers())
     assert names(whole) == ["000001", "000002"]
@@ -420,17 +422,17 @@ def test_another_environment_is_a_note_or_strictly_an_error(whole):
         assert run.notes == ["continues, not bit-identical: jax 0.10.2 -> 0.10.1"]
         assert run.resume(numbers())[0] == 2
     assert runs.read(whole).environment == moved
-    assert checkpoint.unseal(whole / "environment.json")["earlier"] == [HERE]
+    assert sealed.unseal(whole / "environment.json")["earlier"] == [HERE]
 
 
 def test_the_commits_that_computed_a_run_are_told(path, monkeypatch):
     for commit, until in (("a", 1), ("a", 2), ("b", None), ("c", None)):
-        monkeypatch.setattr(runs, "checkout", lambda commit=commit: commit)
+        monkeypatch.setattr(directory, "checkout", lambda commit=commit: commit)
         assert train(path, until=until) == []
     assert runs.read(path).commits == ("a", "b")  # c found nothing to do
-    stored = checkpoint.unseal(path / "environment.json")
+    stored = sealed.unseal(path / "environment.json")
     old = {key: value for key, value in stored.items() if key in ("fingerprint", "earlier")}
-    checkpoint.replace_file(path / "environment.json", checkpoint.seal(old))
+    durable_storage.replace_file(path / "environment.json", sealed.seal(old))
     found = runs.read(path)  # of a version that did not write them down
     assert found.commits == () and found.environment == HERE and found.notes == ()
 
@@ -502,7 +504,12 @@ def test_odd_names_are_refused_with_the_pattern(tmp_path, name):
     for args in ((name, "merged", 0), ("x", name, 0)):
         with pytest.raises(runs.BadName) as error:
             runs.run_path(tmp_path, *args)
-        assert error.value.code == 2 and checkpoint.NAME in str(error.value) and "\n" not in str(error.value) and str(error.value).isascii()
+        assert (
+            error.value.code == 2
+            and durable_storage.NAME in str(error.value)
+            and "\n" not in str(error.value)
+            and str(error.value).isascii()
+        )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -818,7 +825,7 @@ def fork(path: Path, n: int, mode: str) -> int:
 
 
 def environment_of_driver() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(Path(runs.__file__).parents[1]), "PYTHONWARNINGS": "ignore"}
+    return {**os.environ, "PYTHONPATH": str(Path(runs.__file__).parents[2]), "PYTHONWARNINGS": "ignore"}
 
 
 def test_killed_at_every_operation_the_run_ends_with_the_same_bytes(tmp_path):
@@ -841,6 +848,6 @@ if __name__ == "__main__":
 def test_the_runs_of_reproduce_are_found_from_where_all_runs_are(tmp_path):
     place = running.run_directory(cells.cells("table1", "smoke")[0], 0, tmp_path / "runs/reproduce")
     place.mkdir(parents=True)
-    for name in (runs.CONFIG, runs.LOCK):
+    for name in (directory.CONFIG, directory.LOCK):
         (place / name).touch()
     assert runs.find(tmp_path / "runs") == [place]

@@ -17,9 +17,11 @@ import numpy as np
 import pytest
 from test_prepare import files_under, home, sentences, text_store, write_rows  # noqa: F401  # home is a fixture
 
-from fedcodist import checkpoint, cli, lock, store
+from fedcodist.cli import main
+from fedcodist.data import store
+from fedcodist.data.store import Writer, open_store
 from fedcodist.errors import DataError
-from fedcodist.store import Writer, open_store
+from fedcodist.storage import lock, sealed
 
 ROOT = Path(__file__).resolve().parent.parent
 COLUMNS = {
@@ -172,8 +174,9 @@ KILLS = """
 import contextlib, io, json, os, shutil, signal, sys
 from pathlib import Path
 
-import fedcodist.datasets.encode as encode
-from fedcodist import checkpoint, cli, store
+from fedcodist.cli import main
+from fedcodist.data import encode, store
+from fedcodist.storage import durable
 
 encode.BUFFER, encode.MARK, encode.CHUNK = 200, 2, 500
 source, older, home = sys.argv[1:]
@@ -196,7 +199,7 @@ def watch(owner, name):
 
 for owner, name in (
     *((store.Writer, name) for name in ("append", "write_text", "mark", "drop", "finish")),
-    (checkpoint, "replace_file"), (checkpoint, "sync_directory"), (Path, "rename"), (Path, "unlink"), (os, "fsync"), (os, "replace"),
+    (durable, "replace_file"), (durable, "sync_directory"), (Path, "rename"), (Path, "unlink"), (os, "fsync"), (os, "replace"),
 ):
     watch(owner, name)
 
@@ -210,7 +213,7 @@ def run(place, when, table=source, *more):
         os.environ["FEDCODIST_DATA"] = place
         last, count = when, 0
         with contextlib.redirect_stdout(io.StringIO()):
-            code = cli.main(["data", "prepare", "text", "--from", table, "--quiet", *more])
+            code = main.main(["data", "prepare", "text", "--from", table, "--quiet", *more])
         os.write(writer, f"{code} {count}".encode())
         os._exit(0)
     os.close(writer)
@@ -311,11 +314,11 @@ def test_two_writers_at_once(tmp_path, home, capsys):  # noqa: F811
         writer.append("x", np.arange(3))
         with pytest.raises(lock.Busy, match=f"busy: pid {os.getpid()} on .* is writing this store"):
             Writer(home / "text", {})
-        assert cli.main(["data", "prepare", "text", "--from", str(table), "--quiet"]) == 5
+        assert main.main(["data", "prepare", "text", "--from", str(table), "--quiet"]) == 5
         said = capsys.readouterr().err.splitlines()
         assert len(said) == 1 and f"pid {os.getpid()}" in said[0] and said[0].startswith("error: ")
         assert writer.finish(kind="example")["x"].tolist() == [0, 1, 2], "the first one is not disturbed"
-    assert cli.main(["data", "prepare", "text", "--from", str(table), "--quiet"]) == 0
+    assert main.main(["data", "prepare", "text", "--from", str(table), "--quiet"]) == 0
 
 
 def test_the_lock_is_held_until_the_store_has_its_name(home, monkeypatch):  # noqa: F811
@@ -343,14 +346,14 @@ def test_a_full_disk(tmp_path, home, how, capsys, monkeypatch):  # noqa: F811
         from test_prepare import release
 
         monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9 - 2**20, 2**20))  # type: ignore[attr-defined]
-        assert cli.main(["data", "prepare", "cifar100", "--from", str(release(tmp_path / "files")), "--quiet"]) == 6
+        assert main.main(["data", "prepare", "cifar100", "--from", str(release(tmp_path / "files")), "--quiet"]) == 6
         said = capsys.readouterr().err
         assert re.fullmatch(r"error: .*: 1 MiB free; this needs about 400 MiB\n", said)
     else:
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))  # the kernel's own refusal, in the middle of a column
         try:
-            assert cli.main(call) == 6
+            assert main.main(call) == 6
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         said = capsys.readouterr().err
@@ -358,7 +361,7 @@ def test_a_full_disk(tmp_path, home, how, capsys, monkeypatch):  # noqa: F811
     assert open_store("text").digest == old.digest and store.verify(open_store("text")) == []
     monkeypatch.undo()
     monkeypatch.setenv("FEDCODIST_DATA", str(home))
-    assert cli.main(call) == 0 and open_store("text").facts["examples"]["federated"] > 40
+    assert main.main(call) == 0 and open_store("text").facts["examples"]["federated"] > 40
 
 
 # -- damage, and what is no store --
@@ -378,11 +381,11 @@ def test_verify_finds_a_flipped_byte_anywhere(tmp_path, capsys):
             (made.path / name).write_bytes(changed)
             if name == "store.json" and json.loads(raw) == _json(changed):
                 continue  # a space or the last newline, which people may change
-            assert cli.main(["data", "verify", "mine"]) == 3, f"byte {at} of {name}"
+            assert main.main(["data", "verify", "mine"]) == 3, f"byte {at} of {name}"
             said = capsys.readouterr()
             assert name in said.err and "prepare it again" in said.err and "error: " in said.err
         (made.path / name).write_bytes(raw)
-    assert cli.main(["data", "verify", "mine"]) == 0
+    assert main.main(["data", "verify", "mine"]) == 0
 
 
 def _json(raw: bytes | bytearray) -> Any:
@@ -414,7 +417,7 @@ def odd(what: str, home: Path) -> None:  # noqa: F811
         case "newer format":
             meta = {key: value for key, value in json.loads((place / "store.json").read_bytes()).items() if key not in ("digest", "format")}
             body = {**meta, "format": 99}
-            (place / "store.json").write_text(json.dumps({**body, "digest": checkpoint.digest(body)}))
+            (place / "store.json").write_text(json.dumps({**body, "digest": sealed.digest(body)}))
         case "without a column":
             (place / "x.npy").unlink()
         case "a short column":
@@ -425,7 +428,7 @@ def odd(what: str, home: Path) -> None:  # noqa: F811
         case "no JSON":
             (place / "store.json").write_text("hello")
         case "JSON of something else":
-            (place / "store.json").write_bytes(checkpoint.seal({"columns": 3}))
+            (place / "store.json").write_bytes(sealed.seal({"columns": 3}))
 
 
 @pytest.mark.parametrize(
@@ -499,7 +502,7 @@ def test_an_interrupted_writer_lets_go_of_its_lock(home):  # noqa: F811
     script = f"""
 import time
 from pathlib import Path
-from fedcodist.store import Writer
+from fedcodist.data.store import Writer
 writer = Writer(Path({str(home / "mine")!r}), {{}})
 print("taken", flush=True)
 time.sleep(60)

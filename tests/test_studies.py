@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 from test_reproduce import ROUNDS, TINY, cell_of, command, result_of, run_of
 
-from fedcodist import cli, config, report, session
+from fedcodist import config
+from fedcodist.cli import main
 from fedcodist.errors import DataError
+from fedcodist.reports import report
 from fedcodist.reproduce import cells, claims, page, results, running, sections, studies, study_sections
 from fedcodist.reproduce.budgets import BUDGETS, FULL, SMALL, SMOKE
+from fedcodist.runs import session
 from fedcodist.schedule import After, Constant, Cosine, Every, Linear
 
 TRIALS = json.loads((Path(__file__).parent.parent / "docs/measured/tuning-images-small.json").read_text())
@@ -27,7 +30,7 @@ def untuned(tmp_path, monkeypatch) -> Path:
 @pytest.fixture
 def tiny(monkeypatch, untuned):
     monkeypatch.setitem(BUDGETS, "smoke", TINY)
-    monkeypatch.setattr(cli, "prepare_jax", lambda: None)
+    monkeypatch.setattr(main, "prepare_jax", lambda: None)
     monkeypatch.setattr(report, "available", lambda: False)
 
 

@@ -7,7 +7,7 @@ import pytest
 from test_prepare import home, make, text_store, write_rows  # noqa: F401  # home is a fixture
 from worlds import gauss_task
 
-from fedcodist import survey
+from fedcodist.data import survey
 from fedcodist.objective import Classify
 from fedcodist.task import Task
 from fedcodist.tasks import Text

@@ -16,12 +16,12 @@ import pytest
 
 from fedcodist import keys
 from fedcodist.config import digest
+from fedcodist.data.splits import digests
 from fedcodist.errors import DataError
 from fedcodist.objective import BOS, EOS, PAD, Images
 from fedcodist.settings import Problem, SettingError, read_kind
 from fedcodist.tasks import TASKS, Arrays, FashionImages, StdlibText, Toy
 from fedcodist.tasks.arrays import SPLITS
-from fedcodist.tasks.splits import digests
 
 MODULES = 80  # enough text for a test
 
@@ -224,7 +224,7 @@ def test_text_out_of_domain_is_cut_the_same_way(monkeypatch):
 
 
 def test_text_out_of_domain_has_no_sentence_of_a_client(monkeypatch):
-    from fedcodist.tasks import text as module
+    from fedcodist.tasks import stdlib_text as module
 
     plain = StdlibText(modules=30)
     mine = {name: sentences[0].words for name, sentences in plain._read(keys.derive(keys.root(0), plain.kind)).items()}
@@ -241,7 +241,7 @@ def test_text_out_of_domain_needs_the_reference(monkeypatch, there):
 
 
 def test_text_reads_docstrings_and_comments_only(tmp_path):
-    from fedcodist.tasks.text import read
+    from fedcodist.tasks.stdlib_text import read
 
     path = tmp_path / "m.py"
     path.write_text(

@@ -22,13 +22,13 @@ import numpy as np
 import pytest
 
 from fedcodist import runs
-from fedcodist.checkpoint import encode_line
 from fedcodist.errors import ConfigError, Interrupted
 from fedcodist.runs import Run
-from fedcodist.session import Event
+from fedcodist.runs.session import Event
+from fedcodist.storage.journal import encode_line
 
 pytest.importorskip("tensorboardX")
-from fedcodist import tensorboard
+from fedcodist.reports import tensorboard
 
 HERE = {"jax": "0.10.2", "cores": 2}
 CONFIG = {"name": "t", "rounds": 7, "method": {"kind": "merged", "alpha": 0.5}, "pools": {"small": {"hidden": [4, 8]}}, "data": "0123"}
@@ -276,7 +276,8 @@ def test_begun_again_it_holds_the_new_rounds_only(path, file):
 
 
 def test_a_real_run_is_the_same_with_it_interrupted_or_not(tmp_path):
-    from fedcodist import config, session
+    from fedcodist import config
+    from fedcodist.runs import session
 
     read = config.read("quick/toy", ["rounds=5", "checkpoint_every=2", "evaluate_every=2"])
     task = read.task.load()

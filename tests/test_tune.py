@@ -22,12 +22,17 @@ import numpy as np
 import pytest
 from worlds import same_bits
 
-from fedcodist import checkpoint, cli, cli_tune, config, keys, lock, runs, settings, space, study, trial, tune
+from fedcodist import config, keys, runs, settings
+from fedcodist.cli import main
+from fedcodist.cli import tune as tune_cli
 from fedcodist.errors import ConfigError, DataError, Failure
 from fedcodist.evaluate import evaluate
 from fedcodist.federation import params_of
-from fedcodist.session import Signals
+from fedcodist.runs import checkpoint
+from fedcodist.runs.session import Signals
+from fedcodist.storage import durable, lock
 from fedcodist.tasks import Toy
+from fedcodist.tuning import space, study, trial, tune
 from fedcodist.types import Split
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -81,15 +86,15 @@ def call(capsys, file, tmp_path):
     """`fedcodist tune small.toml ...`, as cli.py will have it: (exit code, stdout, stderr)."""
 
     def call(*argv: object, config: Path = file) -> tuple[int, str, str]:
-        parser = cli.Parser(prog="fedcodist tune")
+        parser = main.Parser(prog="fedcodist tune")
         parser.add_argument("config")
         parser.add_argument("--set", action="append", default=[])
         parser.add_argument("--clamp", action="store_true")
         parser.add_argument("--format", default="table")
         parser.add_argument("--quiet", action="store_true")
-        cli_tune.add(parser, cli.Once)
+        tune_cli.add(parser, main.Once)
         try:
-            code = cli_tune.tune(parser.parse_args([str(config), "--out", str(tmp_path / "out"), *map(str, argv)]))
+            code = tune_cli.tune(parser.parse_args([str(config), "--out", str(tmp_path / "out"), *map(str, argv)]))
         except Failure as failure:
             code = failure.code
             print("\n".join(f"error: {line}" for line in failure.lines), file=sys.stderr)
@@ -584,9 +589,9 @@ def test_a_winner_that_fails_on_a_fresh_seed_counts_as_nothing_and_is_told(base,
     seeds = {7: won, 8: trial.Outcome([], 0, 0, 0.0, **{how: "a reason"})}
     search = tune.Search(base, {})
     winner = study.Trial(0, "complete", search, {}, won)
-    rows = cli_tune._fresh([(search, [winner])], [[(winner, seeds)]])
+    rows = tune_cli._fresh([(search, [winner])], [[(winner, seeds)]])
     assert [(row["pool"], row["accuracy"], row["failed"]) for row in rows] == [("small", 0.2, 1), ("large", 0.3, 1)]
-    assert [row["fresh seeds, %"].split("(")[1] for row in cli_tune._fresh_for_eyes(rows)] == ["1 failed)"] * 2
+    assert [row["fresh seeds, %"].split("(")[1] for row in tune_cli._fresh_for_eyes(rows)] == ["1 failed)"] * 2
 
 
 # -- one training --
@@ -890,7 +895,7 @@ def test_another_study_is_refused_and_set_aside_on_request(base, read, tmp_path,
 def test_a_study_has_one_writer(base, tmp_path, pretend):
     pretend(by_alpha)
     place = tune.place(tmp_path, base)
-    checkpoint.make_directories(place)
+    durable.make_directories(place)
     held, _ = lock.take(place / "study.lock", "study")
     with pytest.raises(lock.Busy, match="is writing this study"):
         finish(searched(base), tmp_path)
@@ -904,11 +909,11 @@ def test_damaged_files_are_told(base, tmp_path, pretend):
     place = tune.place(tmp_path, base)
     good = (place / "study.journal").read_bytes()
     (place / "study.journal").write_bytes(b"{]\n" + good)
-    with pytest.raises(checkpoint.CheckpointError, match=r"study.journal: damaged .*--restart begins again"):
+    with pytest.raises(durable.CheckpointError, match=r"study.journal: damaged .*--restart begins again"):
         finish(searched(base), tmp_path)
     (place / "study.journal").write_bytes(good)
     (place / "study.json").write_text("{}")
-    with pytest.raises(checkpoint.CheckpointError, match=r"study.json: .*; nothing was changed; --restart begins again"):
+    with pytest.raises(durable.CheckpointError, match=r"study.json: .*; nothing was changed; --restart begins again"):
         finish(searched(base), tmp_path)
 
 
@@ -933,7 +938,7 @@ def test_the_winners_file_is_the_winner_and_runs(read, tmp_path, capsys):
     )
     assert f"trial {best.number}, mean accuracy {best.value:.4f} (small " in head and f"Run it: fedcodist run {path}" in head
     assert f"# tuned: pools.small.learns.lr = {best.get('pools.small.learns.lr')}, was 0.001" in head
-    assert cli.main(["run", str(path), "--seeds", "7", "--out", str(tmp_path / "runs"), "--quiet"]) == 0
+    assert main.main(["run", str(path), "--seeds", "7", "--out", str(tmp_path / "runs"), "--quiet"]) == 0
     (run,) = runs.find(tmp_path / "runs")
     result = runs.read(run).result
     assert {pool: result["held_out"][pool]["all"]["accuracy"] for pool in base.pools} == best.outcome.accuracy, (

@@ -11,22 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcodist import words
+from fedcodist.data import vocabulary
+from fedcodist.data.vocabulary import Vocabulary, WordPieces, fit_pieces, line, lines, open_vocabulary
 from fedcodist.errors import DataError
 from fedcodist.objective import BOS, EOS, PAD
-from fedcodist.words import (
-    CONTRACTIONS,
-    Vocabulary,
-    WordPieces,
-    first_sentence,
-    fit_pieces,
-    line,
-    lines,
-    open_vocabulary,
-    repair,
-    sentences,
-    tokenize,
-)
+from fedcodist.readers import sentences as sentences_readers
+from fedcodist.readers.sentences import CONTRACTIONS, first_sentence, repair, sentences, tokenize
 
 SPOKEN = Counter(
     {"low": 50, "lower": 20, "lowest": 20, "new": 60, "newer": 20, "newest": 30, "wide": 20, "wider": 20, "widest": 20, "we're": 5}
@@ -54,7 +44,7 @@ def test_contractions_are_those_of_the_paper_and_no_others():
 def test_wordpunct_is_that_of_nltk():
     nltk = pytest.importorskip("nltk.tokenize")
     for text in ("Good muffins cost $3.88\nin New York.  Please buy me two, thanks!", "e.g. (a-b) ... été 東京!?"):
-        assert words._WORD.findall(text) == nltk.wordpunct_tokenize(text)
+        assert sentences_readers._WORD.findall(text) == nltk.wordpunct_tokenize(text)
 
 
 def test_sentences():
@@ -69,7 +59,7 @@ def test_no_text_is_lost_and_long_lines_are_cut_between_words():
     pytest.importorskip("pysbd")
     text = "word 1 " * 2_000
     found = sentences(text)
-    assert " ".join(found).split() == text.split() and len(found) > 1 and max(map(len, found)) <= words.BLOCK
+    assert " ".join(found).split() == text.split() and len(found) > 1 and max(map(len, found)) <= sentences_readers.BLOCK
     assert sentences("x" * 5_000) == ["x" * 2_000, "x" * 2_000, "x" * 1_000]
     assert sentences("a ȸ b. C ☝ d. ∯") == ["a ȸ b. C ☝ d. ∯"]  # characters that pysbd uses for itself
 
@@ -78,7 +68,7 @@ def test_one_sentence_needs_no_question(monkeypatch):
     def never():
         raise AssertionError
 
-    monkeypatch.setattr(words, "_segmenter", never)
+    monkeypatch.setattr(sentences_readers, "_segmenter", never)
     assert sentences("It rains, as it's wont to.\nSo-so") == ["It rains, as it's wont to.", "So-so"]
 
 
@@ -88,13 +78,13 @@ def test_punkt_says_how_to_get_it(monkeypatch):
     def missing(text):
         raise LookupError("punkt_tab")
 
-    words._punkt.cache_clear()
+    sentences_readers._punkt.cache_clear()
     monkeypatch.setattr(nltk, "sent_tokenize", missing)
     with pytest.raises(DataError, match="punkt_tab"):
         sentences("A. B.", "punkt")
     monkeypatch.setattr(nltk, "sent_tokenize", lambda text: [text[:3], text[3:]])
     assert sentences("A b. ", "punkt") == ["A b", "."] and first_sentence(" A b.", "punkt") == "A b"
-    words._punkt.cache_clear()
+    sentences_readers._punkt.cache_clear()
     with pytest.raises(DataError, match="splitter: got 'spacy'"):
         sentences("A.", "spacy")  # type: ignore[arg-type]
 
@@ -103,7 +93,7 @@ def test_missing_library(monkeypatch):
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(words.importlib, "import_module", missing)
+    monkeypatch.setattr(sentences_readers.importlib, "import_module", missing)
     for ask in (lambda: fit_pieces(SPOKEN), lambda: WordPieces(("a",)).encode(["a"])):
         with pytest.raises(DataError, match=r"without tokenizers.*pip install 'fedcodist\[text\]'"):
             ask()
@@ -143,12 +133,12 @@ def test_word_pieces_are_the_same_in_every_training_and_process():
     program = """
 import random
 from collections import Counter
-from fedcodist.words import fit_pieces
+from fedcodist.data.vocabulary import fit_pieces
 draw = random.Random(0)
 counts = Counter("".join(draw.choices("abcdefgh", k=5)) for _ in range(3_000))
 print({fit_pieces(counts, 1_500).digest for _ in range(4)})
 """
-    here = Path(words.__file__).parents[1]
+    here = Path(sentences_readers.__file__).parents[2]
     runs = [subprocess.run([sys.executable, "-c", program], cwd=here, capture_output=True, text=True, check=True) for _ in range(2)]
     assert runs[0].stdout == runs[1].stdout and len(runs[0].stdout.split()) == 1
 
@@ -157,8 +147,8 @@ def test_pieces_of_rare_letters_and_large_counts(monkeypatch):
     pytest.importorskip("tokenizers")
     known = fit_pieces(Counter({"aa": 10, "ab": 10, "a": 10, "xyz": 1}), 8)  # two letters at most
     assert known.encode(["xyz"]) == [known.oov] and known.oov not in known.encode(["aba"])
-    monkeypatch.setattr(words, "MOST_WORDS", 100)
-    shown = Counter(word for text in words._repeated({"a": 9 * 10**12, "b": 10**12, "c": 1}) for word in text.split())
+    monkeypatch.setattr(vocabulary, "MOST_WORDS", 100)
+    shown = Counter(word for text in vocabulary._repeated({"a": 9 * 10**12, "b": 10**12, "c": 1}) for word in text.split())
     assert shown == {"a": 90, "b": 10, "c": 1}
 
 

@@ -20,7 +20,8 @@ from typing import Any
 import make_docs
 
 import fedcodist
-from fedcodist import compare, runs
+from fedcodist import runs
+from fedcodist.reports import compare
 from fedcodist.reproduce.results import ENVIRONMENT, dump
 
 FILE = make_docs.DOCS / "measured/demo.json"
@@ -52,7 +53,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as place:
         env = os.environ | {"PYTHONPATH": str(make_docs.DOCS.parent), "FEDCODIST_CACHE": str(Path(place, "cache"))}
         began = time.monotonic()
-        demo = subprocess.run([sys.executable, "-m", "fedcodist.cli", "demo"], cwd=place, env=env, stdout=subprocess.PIPE, text=True)
+        demo = subprocess.run([sys.executable, "-m", "fedcodist.cli.main", "demo"], cwd=place, env=env, stdout=subprocess.PIPE, text=True)
         seconds = time.monotonic() - began
         if demo.returncode:
             return demo.returncode

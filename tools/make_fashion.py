@@ -1,4 +1,4 @@
-"""Make fedcodist/data/fashion.npz, the small Fashion-MNIST that comes with the package, from the four original IDX files.
+"""Make fedcodist/tasks/fashion.npz, the small Fashion-MNIST that comes with the package, from the four original IDX files.
 
 The first 500 training and 100 test images of each class, in the order of the files, without exact duplicates (the original has some, and
 a copy of a test image among the clients would be a leak). The same files give the same bytes: Debian's dataset-fashion-mnist has them.
@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 CLASSES, TRAIN, TEST = 10, 500, 100  # images of each class
-OUTPUT = Path(__file__).parent.parent / "fedcodist" / "data" / "fashion.npz"
+OUTPUT = Path(__file__).parent.parent / "fedcodist" / "tasks" / "fashion.npz"
 
 
 def idx(path: Path) -> np.ndarray:

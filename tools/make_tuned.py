@@ -16,7 +16,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from fedcodist import toml
+from fedcodist.config import toml
 from fedcodist.reproduce.results import dump
 
 ROOT = Path(__file__).resolve().parents[1]

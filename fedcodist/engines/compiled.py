@@ -24,9 +24,9 @@ import jax
 import numpy as np
 
 from fedcodist import keys
-from fedcodist.clock import ready, spent
 from fedcodist.engines import Ask
-from fedcodist.engines.crew import Crew
+from fedcodist.engines.threads import Crew
+from fedcodist.profile import ready, spent
 from fedcodist.settings import checked, setting
 from fedcodist.types import Data, Fold, Folded, Key, Model, Objective, Tree
 

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from fedcodist import keys
-from fedcodist.clock import spent
 from fedcodist.engines import Ask
+from fedcodist.profile import spent
 from fedcodist.types import Data, Folded, Key, Tree
 
 if TYPE_CHECKING:

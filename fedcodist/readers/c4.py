@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedcodist.errors import bad
 from fedcodist.readers.rows import Columns, Errors, Rows
-from fedcodist.words import Splitter, first_sentence, tokenize
+from fedcodist.readers.sentences import Splitter, first_sentence, tokenize
 
 COLUMNS = Columns(client="", domain=None, date="timestamp", split=None, tokens="", text="text")
 

@@ -21,8 +21,8 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
-from fedcodist import words
 from fedcodist.errors import bad
+from fedcodist.readers import sentences
 from fedcodist.readers.columns import is_saved, parts
 from fedcodist.readers.files import CHUNK, PARQUET, check_magic, check_ratio, kind, open_file
 from fedcodist.readers.lines import EMPTY, LONGEST, Place, Trouble, csv_records, lines_of, mended, plain_object, text_of
@@ -287,7 +287,7 @@ def read_rows(
     Where a row is wrong, `errors` says what happens: "fail" is a DataError; "skip" leaves the row out; "replace" puts U+FFFD for what
     cannot be read, cuts what is too long, and leaves out what cannot be mended. `counts` says how many rows, by reason.
     """
-    return Rows(path, columns, errors, counts, start, lambda text: map(words.tokenize, words.sentences(text)))
+    return Rows(path, columns, errors, counts, start, lambda text: map(sentences.tokenize, sentences.sentences(text)))
 
 
 def _files(path: str) -> list[tuple[str, str]]:

@@ -16,12 +16,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedcodist.checkpoint import StorageError
 from fedcodist.errors import DataError, bad
-from fedcodist.readers.apart import Apart
 from fedcodist.readers.files import CHUNK, HDF5, SQLITE, kind, open_file, sniff, unpacked
+from fedcodist.readers.hdf5_process import Apart
 from fedcodist.readers.sqlite import Database, client_name, count
 from fedcodist.settings import show
+from fedcodist.storage.durable import StorageError
 
 Column = np.ndarray | list[bytes]
 EXAMPLES = {

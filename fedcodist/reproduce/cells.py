@@ -15,8 +15,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from fedcodist import config, toml
-from fedcodist.config import Config
+from fedcodist import config
+from fedcodist.config import Config, toml
 from fedcodist.errors import ConfigError
 from fedcodist.reproduce import paper
 from fedcodist.reproduce.budgets import BUDGETS, Budget, Family

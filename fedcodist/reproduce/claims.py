@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from fedcodist import compare
-from fedcodist.compare import dig, points
 from fedcodist.errors import bad
+from fedcodist.reports import compare
+from fedcodist.reports.compare import dig, points
 from fedcodist.reproduce import paper
 
 HERE = " at this budget"

@@ -11,9 +11,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from fedcodist import compare, plots
-from fedcodist.compare import dig
-from fedcodist.plots import COLOURS, GRID, INK, MUTED, STYLES, TWIN_COLOUR
+from fedcodist.reports import compare, plots
+from fedcodist.reports.compare import dig
+from fedcodist.reports.plots import COLOURS, GRID, INK, MUTED, STYLES, TWIN_COLOUR
 from fedcodist.reproduce import claims, paper
 
 if TYPE_CHECKING:

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 import fedcodist
-from fedcodist import compare, runs
-from fedcodist.compare import dig, number
+from fedcodist import runs
 from fedcodist.config import plain
 from fedcodist.errors import bad
+from fedcodist.reports import compare
+from fedcodist.reports.compare import dig, number
 from fedcodist.reproduce import paper, studies
 from fedcodist.reproduce.budgets import BUDGETS
 from fedcodist.reproduce.cells import Cell

@@ -16,11 +16,14 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from fedcodist import checkpoint, compare, config, plan, runs, session
+from fedcodist import config, runs
 from fedcodist.config import Config
+from fedcodist.reports import compare
+from fedcodist.reports.progress import Screen, follow
 from fedcodist.reproduce import stores
 from fedcodist.reproduce.cells import Cell
-from fedcodist.screen import Screen, follow
+from fedcodist.runs import plan, session
+from fedcodist.storage import durable, sealed
 
 RUNS, FAILED = "runs", "failed.json"
 
@@ -36,7 +39,7 @@ class Job(NamedTuple):
     @property
     def task(self) -> str:
         """Equal for runs that can share a loaded task."""
-        return checkpoint.canonical(config.plain(self.config)["task"])
+        return sealed.canonical(config.plain(self.config)["task"])
 
     @property
     def title(self) -> str:
@@ -166,7 +169,7 @@ def note(root: Path, run: str, why: str | None) -> None:
         return
     known = {key: value for key, value in known.items() if key != run} | ({} if why is None else {run: why})
     root.mkdir(parents=True, exist_ok=True)
-    checkpoint.replace_file(root / FAILED, (json.dumps(known, indent=1, sort_keys=True) + "\n").encode())
+    durable.replace_file(root / FAILED, (json.dumps(known, indent=1, sort_keys=True) + "\n").encode())
 
 
 def run(wanted: Sequence[Job], root: Path, quiet: bool = False, between: Callable[[], None] = lambda: None) -> dict[str, str]:

@@ -9,9 +9,9 @@ import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from fedcodist import compare, tables
-from fedcodist.compare import dig
-from fedcodist.plots import si
+from fedcodist.reports import compare, tables
+from fedcodist.reports.compare import dig
+from fedcodist.reports.plots import si
 from fedcodist.reproduce import claims, figures, paper
 from fedcodist.reproduce.cells import SELF_TEMPERATURE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from fedcodist import store
+from fedcodist.data import store
 from fedcodist.errors import DataError, bad
 
 PREPARE = {

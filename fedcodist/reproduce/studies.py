@@ -19,7 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from fedcodist import config, settings, toml
+from fedcodist import config, settings
+from fedcodist.config import toml
 from fedcodist.reproduce import cells
 from fedcodist.reproduce.budgets import Budget, Family
 from fedcodist.reproduce.cells import Cell

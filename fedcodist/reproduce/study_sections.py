@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedcodist import compare, tables
-from fedcodist.compare import dig
 from fedcodist.errors import bad
+from fedcodist.reports import compare, tables
+from fedcodist.reports.compare import dig
 from fedcodist.reproduce import claims, figures, paper, sections, studies
 from fedcodist.reproduce.budgets import BUDGETS
 from fedcodist.reproduce.sections import DASH, LINE

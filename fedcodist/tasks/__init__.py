@@ -1,10 +1,10 @@
 """Tasks by name: what is learned, and from what data. Each is a frozen dataclass whose `load` gives a Task, or raises DataError."""
 
 from fedcodist.tasks.arrays import Arrays
-from fedcodist.tasks.cifar import Cifar100
-from fedcodist.tasks.images import FashionImages
-from fedcodist.tasks.language import Text
-from fedcodist.tasks.text import StdlibText
+from fedcodist.tasks.cifar100 import Cifar100
+from fedcodist.tasks.fashion import FashionImages
+from fedcodist.tasks.stdlib_text import StdlibText
+from fedcodist.tasks.text import Text
 from fedcodist.tasks.toy import Toy
 
 TASKS = {cls.kind: cls for cls in (Arrays, Cifar100, FashionImages, StdlibText, Text, Toy)}

@@ -18,19 +18,19 @@ import numpy as np
 
 from fedcodist import keys
 from fedcodist.clients import Clients, group
+from fedcodist.data import checks
+from fedcodist.data.capacity import SIZE, Capacity
+from fedcodist.data.checks import SPLITS
+from fedcodist.data.partition import Partition, read_partition
+from fedcodist.data.splits import check_disjoint, check_shares, digests, divide
+from fedcodist.data.store import META, locate
 from fedcodist.errors import DataError, bad
-from fedcodist.named import function as named_function
+from fedcodist.imports import function as named_function
 from fedcodist.objective import Classify, Images
 from fedcodist.readers import arrays, columns, files, folders
 from fedcodist.readers.arrays import read as read
 from fedcodist.settings import Problem, SettingError, check, nearest, setting, show
-from fedcodist.store import META, locate
 from fedcodist.task import Task
-from fedcodist.tasks import checks
-from fedcodist.tasks.capacity import SIZE, Capacity
-from fedcodist.tasks.checks import SPLITS
-from fedcodist.tasks.partition import Partition, read_partition
-from fedcodist.tasks.splits import check_disjoint, check_shares, digests, divide
 from fedcodist.types import Examples, Key, Split
 
 ROLES = ("x", "y", "client", "domain", "split")

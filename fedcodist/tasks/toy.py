@@ -12,10 +12,10 @@ import numpy as np
 
 from fedcodist import keys
 from fedcodist.clients import Clients
+from fedcodist.data.splits import capacities, generator, owners
 from fedcodist.objective import Classify
 from fedcodist.settings import checked, setting
 from fedcodist.task import Task
-from fedcodist.tasks.splits import capacities, generator, owners
 from fedcodist.types import Examples, Split
 
 GROUPS = 5  # clients of the public data and of each split

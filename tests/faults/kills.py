@@ -226,8 +226,8 @@ def provenance(args: argparse.Namespace) -> dict[str, Any]:
     """When it was measured, how, and on what."""
     sys.path.insert(0, str(ROOT))  # as the children have it
     import fedcodist
-    from fedcodist.environment import fingerprint
     from fedcodist.reproduce.results import ENVIRONMENT
+    from fedcodist.runs.environment import fingerprint
 
     on = fingerprint() | {"fedcodist": fedcodist.__version__}
     how = {"rounds": args.rounds, "seed": args.seed, "once": args.once}

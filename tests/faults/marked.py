@@ -31,19 +31,20 @@ def main(fd: int, argv: list[str]) -> int:
     """The real command line, marked. Every program goes to the compilation cache: a start should cost seconds, not a compilation."""
     import jax
 
-    from fedcodist import cli, federation, runs
+    from fedcodist import federation, runs
+    from fedcodist.cli import main as main_cli
 
-    prepare = cli.prepare_jax
+    prepare = main_cli.prepare_jax
 
     def prepare_fully() -> None:
         prepare()
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
-    cli.prepare_jax = prepare_fully
+    main_cli.prepare_jax = prepare_fully
     mark(fd, runs.Run, "commit", SAVE)
     mark(fd, runs.Run, "finish", SAVE)
     mark(fd, federation.Federation, "codistill", DISTILLATION)
-    return cli.main(argv)
+    return main_cli.main(argv)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from fedcodist import store, words
+from fedcodist.data import store, vocabulary
 from fedcodist.errors import DataError
 from fedcodist.readers import c4, cifar, columns, fedjax, files, folders, rows, tff, unpickle
 from fedcodist.tasks import arrays
@@ -423,7 +423,7 @@ def read_store(path: Path) -> None:
         _ = found.text(name) if column["dtype"] == "text" else found[name].sum()
 
 
-PIECES = json.dumps({"kind": words.PIECES, "pieces": ["##ing", "rain"]}).encode()
+PIECES = json.dumps({"kind": vocabulary.PIECES, "pieces": ["##ing", "rain"]}).encode()
 OWN = {"x", "img", "y", "client", "split"}
 TARGETS: dict[str, Target] = {
     "tar": Target(lambda folder: make_archive(folder, "a.tar"), lambda path: _drain_lists(path, WANTED)),
@@ -448,8 +448,8 @@ TARGETS: dict[str, Target] = {
     "pictures": Target(make_pictures, lambda path: folders.read(str(path))),
     **{f"rows-{form}": Target(partial(make_rows, form=form), read_text_rows) for form in ("tsv", "csv", "jsonl", "parquet")},
     "c4": Target(make_c4, lambda path: list(c4.read_c4(path, "skip"))),
-    "vocabulary": Target(write("a.txt", "the\ncat\nnaïve\n".encode()), words.open_vocabulary),
-    "pieces": Target(write("a.json", PIECES), words.open_vocabulary),
+    "vocabulary": Target(write("a.txt", "the\ncat\nnaïve\n".encode()), vocabulary.open_vocabulary),
+    "pieces": Target(write("a.json", PIECES), vocabulary.open_vocabulary),
     "store": Target(make_store, read_store),
 }
 

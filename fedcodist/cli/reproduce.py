@@ -1,0 +1,127 @@
+"""`fedcodist reproduce`: run or resume the cells of a table or figure of the paper, and write the paper's numbers beside ours; or those of
+the studies that go beyond it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+EXAMPLE = "fedcodist reproduce table1 --budget smoke"
+HELP = (
+    "Run the experiments of a table or figure of the paper, and write the paper's numbers beside ours, with intervals and a verdict on "
+    "each claim; or (studies) those that go beyond the paper. The same command again resumes what is unfinished and skips what is done."
+)
+BUDGETS = ("smoke", "small", "full")
+SUMMARY, PAGE = "results.json", "results.md"
+
+
+def add(parser: Any, once: Any) -> None:
+    """The flags of the verb."""
+    from fedcodist.reproduce.paper import TABLES
+
+    parser.add_argument("table", choices=TABLES, metavar="WHAT", help=" | ".join(TABLES))
+    parser.add_argument(
+        "--budget",
+        choices=BUDGETS,
+        default="smoke",
+        action=once,
+        help="smoke: embedded data, minutes; small: real data, hours; full: the paper's 1,500 rounds (default: smoke)",
+    )
+    parser.add_argument(
+        "--cell",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="only these cells (a family of data, a method, a column of the table: --list names them), as in images/merged or "
+        "'*/fedavg/*', or a study's name; may be repeated",
+    )
+    parser.add_argument("--seeds", action=once, metavar="LIST", help="such as 0, 0,1,2 or 0-4 (default: the budget's)")
+    parser.add_argument("--out", default="runs/reproduce", action=once, metavar="DIR", help="where runs are kept (default: runs/reproduce)")
+    parser.add_argument("--workers", type=int, action=once, metavar="N", help="threads (default: one a core); changes no result")
+    parser.add_argument("--list", action="store_true", help="show the cells and how far each is, and train nothing")
+    parser.add_argument("--report", action="store_true", help="train nothing: write tables and figures from the runs that are finished")
+    parser.add_argument(
+        "--docs",
+        action=once,
+        metavar="DIR",
+        help="also put the results into this directory of docs, beside those that were run elsewhere, and write its page",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """The verb."""
+    from fedcodist.cli.main import parse_seeds, prepare_jax
+    from fedcodist.reports import plots, tables
+    from fedcodist.runs import session
+
+    prepare_jax()
+    from fedcodist.reproduce import cells, page, running
+
+    if args.docs is not None:
+        plots.load_matplotlib()  # now, and not after hours of training
+        for shipped in page.load(Path(args.docs) / page.FOLDER):
+            page.section(shipped)  # and a file there that cannot be joined, or a finding that is stale, is refused now too
+    every = cells.cells(args.table, args.budget)
+    chosen = cells.choose(every, args.cell, parse_seeds(args.seeds) if args.seeds is not None else None)
+    root = Path(args.out)
+    place = root / f"{args.table}-{args.budget}"
+    if args.list:
+        rows, said = running.listing(chosen, root)
+        print(tables.render(rows, args.format))
+        if args.format == "table":
+            print(f"\n{said}")
+        return 0
+    wrong: dict[str, str] = {}
+    if not args.report:
+        wanted = running.jobs(chosen, root, args.workers)
+        wrong = running.run(wanted, root, args.quiet, between=lambda: _write(args, every, root, place, draw=False))
+    result = _write(args, every, root, place, draw=True)
+    _print(args, result, {cell.id for cell in chosen}, place)
+    if args.docs is not None:  # last: words there may have gone stale with new numbers, and these are on the screen by now
+        _publish(result, Path(args.docs), place.name)
+    return session.DivergedRun.code if wrong else 0
+
+
+def _print(args: argparse.Namespace, result: Any, chosen: set[str], place: Path) -> None:
+    from fedcodist.reports import tables
+    from fedcodist.reproduce import claims, results, sections
+
+    if args.format == "json":
+        print(results.dump(result))
+        return
+    print(tables.render(sections.for_eyes(result, chosen), args.format))
+    if args.format == "table":
+        judged = claims.judge([result])
+        if judged:
+            print("\nThe paper's claims:")
+        for found in judged:
+            print(f"({found.claim.name}) {found.verdict}: {found.why}")
+        print(f"\nresults: {place / PAGE}")
+
+
+def _write(args: argparse.Namespace, every: Any, root: Path, place: Path, draw: bool) -> Any:
+    """The result file, the page beside it, and figures if they can be drawn here; all cells, whichever were chosen now."""
+    from fedcodist.reports import report
+    from fedcodist.reproduce import figures, page, results, running
+
+    result = results.collect(args.table, args.budget, every, root, running.failed(root))
+    place.mkdir(parents=True, exist_ok=True)
+    (place / SUMMARY).write_text(results.dump(result) + "\n", "utf-8")
+    draw = draw and report.available()
+    if draw:
+        figures.draw(result, place)
+    (place / PAGE).write_text(page.render([result], beside="", drawn=draw), "utf-8")
+    return result
+
+
+def _publish(result: Any, docs: Path, name: str) -> None:
+    """The result among those of a directory of docs, beside what was run elsewhere, and its page made again."""
+    from fedcodist.reproduce import elsewhere, page, results
+    from fedcodist.storage import durable
+
+    shipped = docs / page.FOLDER / f"{name}.json"
+    shipped.parent.mkdir(parents=True, exist_ok=True)
+    told = elsewhere.join(result, results.read(shipped)) if shipped.is_file() else result
+    durable.replace_file(shipped, (results.dump(told) + "\n").encode())  # whole: another machine's hours may be in it
+    page.write(docs, drawn=True)

@@ -1,0 +1,186 @@
+"""From a config to an experiment: loads the data, makes the pools, and refuses what only the data can show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from fedcodist import keys, settings
+from fedcodist.clients import Clients, sizes
+from fedcodist.config.reader import MAX_PROBLEMS, read
+from fedcodist.config.schema import Config, PoolConfig
+from fedcodist.errors import ConfigError, DataError
+from fedcodist.federation import Federation
+from fedcodist.fold import FOLDS
+from fedcodist.methods import MergedCodist, PeriodicCodist
+from fedcodist.pool import Pool
+from fedcodist.schedule import over_rounds
+from fedcodist.server import rate
+from fedcodist.settings import Problem
+from fedcodist.task import Task
+from fedcodist.train import Experiment
+
+
+def warnings(config: Config) -> list[str]:
+    """What is allowed but hardly meant."""
+    method, found = config.method, []
+    if isinstance(method, PeriodicCodist) and method.period > config.rounds:
+        found.append(f"method.period: {method.period} is more than the {config.rounds} rounds: codistillation never happens")
+    if isinstance(method, MergedCodist):
+        alphas = {name: method.alpha_of(name) for name in config.pools}
+        values = {name: getattr(alpha, "value", None) for name, alpha in alphas.items()}
+        if all(value == 1 and alphas[n].kind == "constant" for n, value in values.items()):  # type: ignore[attr-defined]
+            found.append("method.alpha: 1 is plain FedAvg: distillation is skipped")
+        if any(value == 0 for value in values.values()):
+            found.append("method.alpha: 0 lets the clients' gradient set only the length of a step")
+    return found
+
+
+def build(config: Config, seed: int, clamp: bool = False) -> Experiment:
+    """The experiment: loads the data, makes the pools. Raises ConfigError for what does not fit the data."""
+    task = config.task.load()
+    return assemble(config, task, seed, clamp)
+
+
+def load(path: str | Path, assignments: Sequence[str] = (), seed: int | None = None) -> Experiment:
+    """An experiment from a config file, with `key=value` assignments on top; the seed is the config's first unless one is given."""
+    config = read(path, assignments)
+    return build(config, seed if seed is not None else (config.seeds or (0,))[0])
+
+
+def assemble(config: Config, task: Task, seed: int, clamp: bool = False) -> Experiment:
+    """The experiment on a task that is loaded already."""
+    problems: list[Problem] = []
+    order = keys.permutation(keys.derive(keys.root(getattr(config.task, "split_seed", 0)), "membership"), len(task.clients))
+    everyone = [sorted(task.clients)[i] for i in order]
+    rows = jax.ShapeDtypeStruct((2, *task.held_out.x.shape[1:]), task.held_out.x.dtype)
+    shape = jax.eval_shape(task.objective.see, rows).shape[1:]
+    pools = {}
+    for name, given in config.pools.items():
+        clients = _clients(task, given, everyone, f"pools.{name}", problems)
+        cohort = min(given.cohort, len(clients)) if clamp else given.cohort
+        if 0 < len(clients) < cohort:
+            said = f"clients (pool {name} has {len(clients)})"
+            problems.append(Problem(f"pools.{name}.cohort", str(cohort), f"at most {len(clients)} {said}", "or --clamp"))
+        model = given.model.build(shape, task.classes)
+        _check_model(task, given.model, model, name, problems)
+        pools[name] = Pool(
+            name=name,
+            model=model,
+            clients=clients,
+            cohort=cohort,
+            work=given.work,
+            fold=FOLDS[given.fold],
+            server=replace(given.server, lr=1.0, decay="none").optimizer(),  # the pool's lr multiplies: one program for all rates
+            lr=rate(given.server, config.rounds),
+            learns=given.learns,
+            teaches=given.teaches,
+        )
+    problems += _check_membership(config.membership, pools)
+    method = _with_rounds(config.method, config.rounds)
+    if distill := getattr(method, "distill", None):
+        method = _check_public(method, distill, task, clamp, problems)
+    if problems:
+        raise ConfigError("\n".join(map(str, problems[:MAX_PROBLEMS])))
+    table = config.topology if config.topology != "auto" else "complete" if len(pools) <= 4 else "chain"
+    fed = Federation(task, pools, table, config.engine, config.rounds)
+    return Experiment(fed, method, config.rounds, seed, config)
+
+
+def _clients(task: Task, given: PoolConfig, everyone: list[str], path: str, problems: list[Problem]) -> Mapping[str, Any]:
+    choice, chosen = given.clients, list(everyone)
+    for attribute, value in choice.where.items():
+        known = task.attributes.get(attribute)
+        if known is None:
+            hint = settings.nearest(attribute, task.attributes)
+            problems.append(
+                Problem(f"{path}.clients.where.{attribute}", "an unknown attribute", ", ".join(task.attributes) or "none", hint)
+            )
+            return {}
+        values = sorted({str(v) for v in known.values()})
+        if value not in values:
+            some = " | ".join(values[:20]) + (" | ..." if len(values) > 20 else "")
+            problems.append(Problem(f"{path}.clients.where.{attribute}", settings.show(value), some, settings.nearest(value, values)))
+            return {}
+        chosen = [c for c in chosen if str(known.get(c)) == value]
+    if choice.ids:
+        unknown = [c for c in choice.ids if c not in task.clients]
+        if unknown:
+            some = ", ".join(sorted(task.clients)[:3])
+            problems.append(Problem(f"{path}.clients.ids", settings.show(unknown[0]), f"ids of clients, such as {some}"))
+            return {}
+        chosen = list(choice.ids)
+    take = choice.take if choice.take is not None else round(choice.share * len(chosen)) if choice.share else None
+    if take is not None and choice.skip + take > len(chosen):
+        allowed = f"at most {len(chosen)} clients, with skip and take together"
+        problems.append(Problem(f"{path}.clients.take", str(choice.skip + take), allowed))
+        return {}
+    chosen = chosen[choice.skip :][:take]
+    domain = None
+    if given.domain is not None:
+        if given.domain not in task.domains:
+            hint = settings.nearest(given.domain, task.domains)
+            problems.append(Problem(f"{path}.domain", settings.show(given.domain), " | ".join(task.domains), hint))
+            return {}
+        domain = task.domains.index(given.domain)
+    clients = task.clients.only(chosen, domain) if isinstance(task.clients, Clients) else {c: task.clients[c] for c in chosen}
+    if not any(sizes(clients).values()):
+        raise DataError(f"{path}.clients: got no client with an example; allowed at least one")
+    return clients
+
+
+def _check_model(task: Task, part: Any, model: Any, name: str, problems: list[Problem]) -> None:
+    x, y = (jax.ShapeDtypeStruct((2, *a.shape[1:]), a.dtype) for a in (task.held_out.x, task.held_out.y))
+
+    def loss(key: Any, x: Any, y: Any) -> Any:
+        return task.objective.loss(model.apply(model.init(key), task.objective.see(x), None), y)
+
+    try:
+        fits = jax.eval_shape(loss, jax.ShapeDtypeStruct((2,), "uint32"), x, y).shape == (2,)
+    except (TypeError, ValueError, IndexError):
+        fits = False
+    if not fits:
+        shape = "x".join(map(str, jax.eval_shape(task.objective.see, x).shape[1:]))
+        allowed = f"a model for inputs of {shape} {x.dtype.name} and {task.classes} classes"
+        problems.append(Problem(f"pools.{name}.model", type(part).kind, allowed))
+
+
+def _check_membership(membership: str, pools: Mapping[str, Pool]) -> list[Problem]:
+    found = []
+    by_size = sorted(pools.values(), key=lambda pool: len(pool.clients))
+    for i, small in enumerate(by_size):
+        for large in by_size[i + 1 :]:
+            shared = set(small.clients) & set(large.clients)
+            wrong = shared if membership == "disjoint" else set(small.clients) - shared if membership == "nested" else set()
+            if wrong:
+                some = ", ".join(sorted(wrong)[:3])
+                what = "in both" if membership == "disjoint" else f"not in {large.name}"
+                found.append(Problem("membership", f"{len(wrong)} clients of {small.name} {what} ({some})", f"{membership} pools"))
+    return found
+
+
+def _check_public(method: Any, distill: Any, task: Task, clamp: bool, problems: list[Problem]) -> Any:
+    public = len(task.public.x)
+    if distill.batch > public:
+        if clamp and public:
+            return replace(method, distill=replace(distill, batch=public))
+        problems.append(Problem("method.distill.batch", str(distill.batch), f"at most the {public} public examples", "or --clamp"))
+    if distill.labels > 0 and task.public.y is None:
+        problems.append(Problem("method.distill.labels", str(distill.labels), "0: the public data has no labels"))
+    if public and task.public.x.shape[1:] != task.held_out.x.shape[1:]:
+        shapes = f"{list(task.public.x.shape[1:])} against {list(task.held_out.x.shape[1:])}"
+        raise DataError(f"task.public: got rows of {shapes}; allowed the clients' own shape")
+    return method
+
+
+def _with_rounds(method: Any, rounds: int) -> Any:
+    alpha = getattr(method, "alpha", None)
+    if alpha is None:
+        return method
+    if isinstance(alpha, Mapping):
+        return replace(method, alpha={name: over_rounds(a, rounds) for name, a in alpha.items()})
+    return replace(method, alpha=over_rounds(alpha, rounds))

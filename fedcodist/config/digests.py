@@ -1,0 +1,60 @@
+"""What a result depends on: the digest of a config without its harmless keys, and of the data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedcodist import settings
+from fedcodist.clients import sizes
+from fedcodist.config.schema import HARMLESS, Config
+from fedcodist.methods import FedAvg
+from fedcodist.task import Task
+
+
+def twin(config: Config) -> Config:
+    """The same experiment under plain FedAvg: same seeds, clients, batches and initial parameters."""
+    return replace(config, method=FedAvg())
+
+
+def plain(config: Config) -> dict[str, Any]:
+    """The resolved config as a plain table."""
+    return settings.plain(config)
+
+
+def identity(config: Config, data: str = "") -> str:
+    """The digest of all that a result depends on: the config without its harmless keys, and the data."""
+    table = plain(config)
+    for path in HARMLESS:
+        inside, _, last = path.rpartition(".")
+        (table[inside] if inside else table).pop(last, None)
+    return hashlib.sha256(json.dumps([table, data], sort_keys=True).encode()).hexdigest()
+
+
+def digest(task: Task) -> str:
+    """The content of a task: every client's id and rows, the public data and both splits.
+
+    A task that knows the digest of its source is not read through: the config says how clients and splits were taken from it.
+    """
+    total = hashlib.sha256(task.name.encode())
+    if task.digest:
+        total.update(task.digest.encode() + repr(sorted(sizes(task.clients).items())).encode())
+        total.update(repr([np.shape(part.x) for part in (task.public, task.held_out, task.test)]).encode())
+        return total.hexdigest()
+    for client in sorted(task.clients):
+        total.update(repr(client).encode())
+        _hash(total, *task.clients[client])
+    for rows in (task.public, task.held_out, task.test):
+        _hash(total, *rows)
+    return total.hexdigest()
+
+
+def _hash(total: Any, *arrays: Any) -> None:
+    for array in arrays:
+        if array is not None:
+            array = np.asarray(array)
+            total.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())

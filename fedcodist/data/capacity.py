@@ -1,0 +1,106 @@
+"""How strong each client's device is: by shares at random, from a column, or going with something else that is known of the client.
+
+What goes with what is a Gaussian copula of ranks: only the order of an attribute counts, not its values, and `rho` says how closely the
+order of capacities follows it. Nothing is measured here: a capacity is a word that pools choose their clients by.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtri
+from scipy.stats import rankdata
+
+from fedcodist.data.splits import CAPACITY, shuffled
+from fedcodist.errors import bad
+from fedcodist.settings import Problem, SettingError, check, nearest, setting, show
+from fedcodist.types import Key
+
+SIZE = "examples"  # the attribute that every client has
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """Levels by share in a keyed random order.
+
+    >>> from fedcodist import keys
+    >>> sizes = {"a": 5, "b": 50, "c": 20, "d": 1}
+    >>> Capacity({"high": 0.25, "low": 0.75}, attribute="examples", rho=1.0).assign(sizes, keys.root(0), {}, sizes)["b"]
+    'high'
+    """
+
+    shares: dict[str, float] = field(default_factory=lambda: dict(CAPACITY))
+    column: str | None = None  # the attribute that says the level itself
+    attribute: str | None = None  # what the level goes with; "examples" is the client's size
+    rho: float = setting(0.0, ge=-1, le=1)  # 1: the largest values have the highest level; -1: the smallest
+    order: tuple[str, ...] = ("high", "mid", "low")  # of the levels, the highest first: a table of shares has no order of its own
+
+    def __post_init__(self) -> None:
+        check(self)
+        wrong = [(name, share) for name, share in self.shares.items() if not 0 <= share <= 1]
+        unknown = [name for name in self.shares if name not in self.order]
+        total = sum(self.shares.values())
+        problems = [Problem(f"Capacity.shares.{name}", show(share), "0 to 1") for name, share in wrong]
+        if not wrong and not math.isclose(total, 1, abs_tol=1e-6):
+            problems.append(Problem("Capacity.shares", show(self.shares), "shares whose sum is 1", f"their sum is {total:g}"))
+        if len(set(self.order)) < len(self.order):
+            problems.append(Problem("Capacity.order", show(list(self.order)), "each level once"))
+        if unknown:
+            hint = "order names the levels, the highest first"
+            problems.append(Problem("Capacity.shares", show(unknown[0]), f"levels of order: {', '.join(self.order)}", hint))
+        if self.column is not None and self.attribute is not None:
+            problems.append(Problem("Capacity.column", show(self.column), "column or attribute, not both"))
+        if self.rho and self.attribute is None:
+            problems.append(Problem("Capacity.rho", show(self.rho), "0 without an attribute", "set attribute"))
+        if problems:
+            raise SettingError(problems)
+
+    def assign(
+        self, clients: Iterable[str], key: Key, attributes: Mapping[str, Mapping[str, Any]], sizes: Mapping[str, int]
+    ) -> dict[str, str]:
+        """The level of each client; DataError for an attribute that is not known."""
+        order = shuffled(clients, key)
+        if self.column is not None:
+            said = _attribute("capacity.column", self.column, attributes, sizes)
+            return {name: str(said[name]) for name in order}
+        if self.attribute is not None:
+            said = _attribute("capacity.attribute", self.attribute, attributes, sizes)
+            if self.rho and len(order) > 1 and len({said[name] for name in order}) == 1:
+                raise bad(
+                    "capacity.attribute", f"{show(self.attribute)}, the same for all clients", "an attribute that differs, or rho = 0"
+                )
+            chance = _normal(-np.arange(len(order)))  # the keyed order itself, so that rho = 0 is just that
+            value = _normal(_ordinal(self.attribute, [said[name] for name in order]))
+            score = self.rho * value + math.sqrt(1 - self.rho**2) * chance
+            order = [order[i] for i in np.argsort(-score, kind="stable")]  # equal values stay in the keyed order
+        levels = [level for level in self.order if level in self.shares]
+        ends = np.cumsum([round(self.shares[level] * len(order)) for level in levels[:-1]], dtype=int)
+        return {name: levels[int(np.searchsorted(ends, i, side="right"))] for i, name in enumerate(order)}
+
+
+def _attribute(where: str, name: str, attributes: Mapping[str, Mapping[str, Any]], sizes: Mapping[str, int]) -> Mapping[str, Any]:
+    known = {**attributes, SIZE: sizes}
+    if name not in known:
+        raise bad(where, f"{show(name)}, an unknown attribute", ", ".join(known), nearest(name, known))
+    return known[name]
+
+
+def _normal(values: Any) -> np.ndarray:
+    """The normal score of each value's rank; equal values share their ranks."""
+    return ndtri((rankdata(values) - 0.5) / max(1, len(values)))
+
+
+def _ordinal(name: str, values: list[Any]) -> np.ndarray:
+    """Numbers whose order is that of the values: numbers themselves, strings by their sorted order."""
+    if all(isinstance(value, int | float | np.integer | np.floating) for value in values):
+        numbers = np.array(values, float)
+        if np.isnan(numbers).any():
+            raise bad("capacity.attribute", f"NaN in {show(name)}", "numbers or strings")
+        return numbers
+    if not all(isinstance(value, str) for value in values):
+        raise bad("capacity.attribute", f"numbers and strings in {show(name)}", "numbers or strings")
+    return np.unique(values, return_inverse=True)[1]

@@ -1,0 +1,173 @@
+"""What a task's data look like: how many clients and examples, which labels, how long, and whether any part leaks into another.
+
+Everything is counted from the rows themselves, the way an experiment will see them. Two rows are the same if their contents are; a row of
+the public, held-out or test data that a client also has makes a result say less than it seems to, so it is a finding and not a footnote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedcodist.clients import sizes
+from fedcodist.data.splits import digests
+from fedcodist.data.store import Store
+from fedcodist.objective import EOS, PAD, NextToken
+from fedcodist.task import Task
+from fedcodist.types import Array, Examples
+
+BAR, BINS = 40, 12  # characters of the longest bar; bins of a histogram
+BLOCK = 10_000  # rows looked at at once
+MOST_LABELS = 20  # shown one by one
+
+
+class Survey(NamedTuple):
+    """The counts, ready for a table, bars and a picture."""
+
+    task: str
+    rows: list[dict[str, Any]]  # one for each part
+    skew: dict[str, float]  # means over the clients
+    histograms: dict[str, list[tuple[str, int]]]  # {title: [(bin, count)]}
+    overlaps: list[tuple[str, str, int]]  # (later part, earlier part, rows)
+    notes: tuple[str, ...]
+
+
+Parts = Mapping[str, Callable[[], Iterator[Examples]]]  # the blocks of each part, as often as they are wanted
+
+
+def survey(task: Task) -> Survey:
+    """Count everything once; no more than a block of rows is in memory."""
+    text = isinstance(task.objective, NextToken)
+    clients = sizes(task.clients)
+    parts: Parts = {
+        "clients": lambda: _clients(task),
+        "public": lambda: _blocks(task.public.x, task.public.y),
+        "held_out": lambda: _blocks(task.held_out.x, task.held_out.y),
+        "test": lambda: _blocks(task.test.x, task.test.y),
+    }
+    owners = {"clients": len(clients), "held_out": _count(task.held_out.client), "test": _count(task.test.client)}
+    rows, histograms, known = _look(parts, owners, None if text else task.classes)
+    skew = {"examples": float(np.mean(list(clients.values())))}
+    if not text:
+        skew["labels"] = float(np.mean([len(np.unique(np.asarray(task.clients[client].y))) for client in task.clients]))
+    histograms = {"examples of a client": _bins(np.array(list(clients.values()))), **histograms}
+    return Survey(task.name, rows, skew, histograms, overlaps(known), task.notes)
+
+
+def survey_public(store: Store) -> Survey:
+    """A store that is no task by itself: public images, or public text."""
+    parts: Parts
+    if store.facts["kind"] == "text":
+        line, classes = store["public_line"], None
+        parts = {"public": lambda: _blocks(line[:, :-1], line[:, 1:])}
+    else:
+        classes = store.facts["classes"]
+        parts = {split: partial(_blocks, store[f"{split}_x"], store[f"{split}_fine"]) for split in ("train", "test")}
+    rows, histograms, known = _look(parts, {}, classes)
+    return Survey(store.path.name, rows, {}, histograms, overlaps(known), tuple(store.facts.get("notes", ())))
+
+
+def _look(
+    parts: Parts, owners: Mapping[str, Any], classes: int | None
+) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, np.ndarray]]:
+    """A row of counts for each part, the histograms, and the digests; without classes it is text."""
+    rows, known, histograms = [], {}, {}
+    for name, blocks in parts.items():
+        hashes, lengths, labels = [], [], []
+        for block in blocks():
+            hashes.append(digests(block.x))
+            if classes is None:
+                said = np.asarray(block.x)[:, 1:] if block.y is None else np.asarray(block.y)  # the first token is the beginning
+                lengths.append(((said != PAD) & (said != EOS)).sum(1))
+            elif block.y is not None:
+                labels.append(np.asarray(block.y))
+        earlier = np.concatenate([*known.values(), np.zeros(0, np.uint64)])
+        known[name] = np.concatenate([*hashes, np.zeros(0, np.uint64)])
+        y = np.concatenate([*labels, np.zeros(0, np.int32)])
+        counts = {"part": name, "clients": owners.get(name, "-"), "examples": len(known[name]), "labels": len(np.unique(y)) or "-"}
+        rows.append(counts | {"also in an earlier part": int(np.isin(known[name], earlier).sum())})
+        if classes is None:
+            histograms[f"words of a sentence, as far as a model reads, {name}"] = _bins(np.concatenate([*lengths, np.zeros(0, int)]))
+        elif len(y):
+            histograms[f"labels, {name}"] = _labels(y, classes)
+    return rows, histograms, known
+
+
+def overlaps(known: Mapping[str, np.ndarray]) -> list[tuple[str, str, int]]:
+    """(part, earlier part, how many of its rows are there too) by the digests of their rows, for all pairs that share any.
+
+    >>> overlaps({"clients": np.array([1, 2]), "test": np.array([2, 2, 3])})
+    [('test', 'clients', 2)]
+    """
+    names = list(known)
+    found = []
+    for i, later in enumerate(names):
+        for earlier in names[:i]:
+            shared = int(np.isin(known[later], known[earlier]).sum())
+            if shared:
+                found.append((later, earlier, shared))
+    return found
+
+
+def words(found: Survey) -> str:
+    """The histograms and means for eyes; the parts are a table of their own."""
+    lines = [", ".join(f"{value:.1f} {name}" for name, value in found.skew.items()) + " of a client, on average"] if found.skew else []
+    for title, bins in found.histograms.items():
+        most = max((count for _, count in bins), default=0)
+        lines += ["", title]
+        width = max((len(name) for name, _ in bins), default=0)
+        lines += [f"  {name:>{width}} {'#' * round(BAR * count / max(most, 1)):<{BAR}} {count:,}" for name, count in bins]
+    lines.append("")
+    lines += [f"overlap: {count:,} rows of {later} are also in {earlier}" for later, earlier, count in found.overlaps] or ["overlap: none"]
+    lines += [f"note: {note}" for note in found.notes if not note.endswith(": kept")]  # those are told above
+    return "\n".join(lines).lstrip("\n")
+
+
+def draw(found: Survey, path: Path) -> Path:
+    """The histograms as one picture."""
+    from fedcodist.reports.plots import draw_bars
+
+    draw_bars(found.histograms, path)
+    return path
+
+
+def _clients(task: Task) -> Iterator[Examples]:
+    for client in task.clients:
+        yield task.clients[client]
+
+
+def _blocks(x: Array, y: Array | None) -> Iterator[Examples]:
+    for start in range(0, len(x), BLOCK):
+        yield Examples(x[start : start + BLOCK], None if y is None else y[start : start + BLOCK])
+
+
+def _count(codes: Any) -> Any:
+    return "-" if codes is None else len(np.unique(codes))
+
+
+def _bins(values: np.ndarray) -> list[tuple[str, int]]:
+    """Whole numbers in at most BINS bins of equal width.
+
+    >>> _bins(np.array([1, 1, 2, 4]))
+    [('1', 2), ('2', 1), ('3', 0), ('4', 1)]
+    """
+    if not len(values):
+        return []
+    low, high = int(values.min()), int(values.max())
+    width = -(-(high - low + 1) // BINS)
+    counts = np.bincount((values - low) // width)
+    starts = [low + k * width for k in range(len(counts))]
+    ends = [min(start + width - 1, high) for start in starts]
+    return [(str(a) if a == b else f"{a}-{b}", int(n)) for a, b, n in zip(starts, ends, counts, strict=True)]
+
+
+def _labels(y: np.ndarray, classes: int) -> list[tuple[str, int]]:
+    """Each label's count; of many labels, how many labels have how many examples."""
+    counts = np.bincount(y, minlength=classes)
+    if classes <= MOST_LABELS:
+        return [(str(label), int(n)) for label, n in enumerate(counts)]
+    return [(f"{name} examples", count) for name, count in _bins(counts)]

@@ -1,0 +1,1 @@
+"""What runs say: comparisons, tables, plots, one HTML page, exports."""

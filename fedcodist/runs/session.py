@@ -1,0 +1,222 @@
+"""One run from its config to its result: resume, train, evaluate, journal, commit. Side effects stay in the run directory.
+
+A generator again: it yields an `Event` after every round, and whoever consumes it draws the screen. Signals are caught between and inside
+rounds but never inside a save; the last completed round is then committed, so nothing is lost and nothing is half-written.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from fedcodist import cost, keys, runs
+from fedcodist.config import HARMLESS, Config, assemble, digest, identity, plain
+from fedcodist.engines.compiled import cores
+from fedcodist.errors import Failure, Interrupted
+from fedcodist.evaluate import ensemble, evaluate
+from fedcodist.federation import Diverged
+from fedcodist.profile import spent, watch, whole
+from fedcodist.task import Task
+from fedcodist.train import Experiment, train
+
+AFTER = ("evaluate", "journal", "checkpoint")  # what comes after the seconds of a round
+
+
+@dataclass(frozen=True)
+class Event:
+    """What just happened in a run."""
+
+    kind: str  # started, round, finished, skipped
+    path: Path
+    config: Config
+    seed: int
+    t: int = 0
+    held_out: dict[str, Any] | None = None  # {pool: {domain: metrics}}, in rounds that were evaluated
+    codistilled: tuple[str, ...] = ()
+    result: dict[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+
+
+class NoMemory(Failure):
+    """The models are larger than this machine."""
+
+    code = 9
+
+
+class DivergedRun(Failure):
+    """Training met a number that is not finite."""
+
+    code = 7
+
+
+class Signals:
+    """SIGINT, SIGTERM and SIGHUP as Interrupted, at once, except inside `shield`, where they wait for its end."""
+
+    def __init__(self) -> None:
+        self._shielded = 0
+        self._pending: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Signals:
+        if threading.current_thread() is threading.main_thread():
+            for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(signum) is not signal.SIG_IGN:  # as nohup leaves it: then the run is meant to go on
+                    self._before[signum] = signal.signal(signum, self._handle)
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        for signum, before in self._before.items():
+            signal.signal(signum, before)
+
+    @contextmanager
+    def shield(self) -> Iterator[None]:
+        """Nothing interrupts the body; what arrives in it is raised after it."""
+        self._shielded += 1
+        try:
+            yield
+        finally:
+            self._shielded -= 1
+        if self._pending is not None and not self._shielded:
+            pending, self._pending = self._pending, None
+            raise Interrupted(pending)
+
+    def _handle(self, signum: int, frame: Any) -> None:
+        if self._shielded:
+            self._pending = signum
+            return
+        # A second Ctrl-C ends the process at once; checkpoints are safe at any instant.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        raise Interrupted(signum)
+
+
+def perform(
+    config: Config,
+    task: Task,
+    seed: int,
+    root: Path,
+    *,
+    clamp: bool = False,
+    strict: bool = False,
+    restart: bool = False,
+    profile: bool = False,
+) -> Generator[Event, None, None]:
+    """Train one seed of a config in its run directory, from wherever it stands. A finished run is skipped. `restart` sets aside what is
+    there, deleting nothing, and begins again; `profile` also notes where the time of each round goes."""
+    experiment = assemble(config, task, seed, clamp)
+    content = digest(task)
+    table = {**plain(config), "data": content}
+    _check_memory(experiment)
+    path = runs.run_path(root, config.name, config.method.kind, seed)
+    needs = 3 * 4 * sum(cost.parameters(experiment.federation).values())  # parameters and Adam's two moments, in float32
+    with (
+        Signals() as signals,
+        watch() if profile else nullcontext() as clock,
+        runs.Run.open(path, table, set(HARMLESS), checkpoint_bytes=needs, keep=config.keep, strict=strict) as run,
+    ):
+        if restart:
+            run.restart()
+        if run.finished is not None:
+            yield Event("skipped", path, config, seed, config.rounds, result=run.finished, notes=tuple(run.notes))
+            return
+        method, fed = experiment.method, experiment.federation
+        start = method.init(fed, keys.root(seed))
+        done, state = run.resume(start) or (0, start)
+        yield Event("started", path, config, seed, done, notes=tuple(run.notes))
+        committed = done
+        try:
+            for step, seconds in _timed(train(experiment, jax.tree.map(jax.numpy.asarray, state), after=done)):
+                due = _due(config, step.t) or (any("codistilled" in i for i in step.info.values()) and hasattr(method, "period"))
+                with spent("evaluate"):
+                    held_out = step.evaluate("held_out") if due else None
+                row = {"round": step.t, "pools": step.info} | ({"held_out": held_out} if held_out else {})
+                with signals.shield():
+                    with spent("journal"):
+                        run.record(row)
+                    done, state = step.t, step.state
+                    if done % config.checkpoint_every == 0 or done == config.rounds:
+                        with spent("checkpoint"):
+                            run.commit(done, state, final=done == config.rounds)
+                        committed = done
+                    spans = clock.take() if clock else {}
+                    told = {"spent": whole(spans, seconds + sum(spans.get(name, 0.0) for name in AFTER))} if clock else {}
+                    run.time({"round": step.t, "seconds": round(seconds, 4), **told})
+                codistilled = tuple(name for name, info in step.info.items() if info.get("codistilled"))
+                yield Event("round", path, config, seed, done, held_out, codistilled)
+        except (Interrupted, GeneratorExit):  # the signal may come while whoever consumes this has the floor
+            with signals.shield():
+                if done > committed:
+                    run.commit(done, state)
+            raise
+        except Diverged as error:
+            last = f"the last good checkpoint is round {committed}" if committed else "there is no checkpoint yet"
+            raise DivergedRun(f"{error} ({path}); {last}; a smaller learning rate is the usual cure") from None
+        result = _result(experiment, run, state, identity(config, content))
+        with signals.shield():
+            run.finish(result)
+        yield Event("finished", path, config, seed, config.rounds, result=result)
+
+
+def _check_memory(experiment: Experiment) -> None:
+    """Refuse a model that cannot fit before anything is written (R11)."""
+    needs = cost.memory_bytes(experiment.federation, getattr(experiment.federation.engine, "workers", 0) or cores())
+    try:
+        has = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return  # a system that does not say
+    if needs > has:
+        sizes = ", ".join(f"{name} {count:,}" for name, count in cost.parameters(experiment.federation).items())
+        raise NoMemory(
+            f"memory: got models of {sizes} parameters, which need {needs / 1e9:.1f} GB; allowed this machine's {has / 1e9:.1f} GB"
+        )
+
+
+def _result(experiment: Experiment, run: Any, state: Any, digest: str) -> dict[str, Any]:
+    """The last word on a run. Here, and nowhere else, the test split is read."""
+    fed, method = experiment.federation, experiment.method
+    models = method.models(fed, state)
+    rounds = runs.read(run.path).rounds
+    together = {"ensemble": {split: ensemble(fed, models, split) for split in ("held_out", "test")}} if len(fed.names) > 1 else {}
+    return {
+        "seed": experiment.seed,
+        "method": method.kind,  # type: ignore[attr-defined]
+        "rounds": experiment.rounds,
+        "identity": digest,
+        "table": fed.table,
+        "parameters": cost.parameters(fed),
+        "held_out": evaluate(fed, models, "held_out"),
+        "test": evaluate(fed, models, "test"),
+        **together,
+        "cost": cost.of_rounds(fed, method, (row["pools"] for row in rounds)),
+        "notes": list(fed.task.notes),
+    }
+
+
+def _due(config: Config, t: int) -> bool:
+    every = config.evaluate_every or max(1, math.ceil(config.rounds / 20))
+    return t % every == 0 or t == config.rounds or _around(config, t)
+
+
+def _around(config: Config, t: int) -> bool:
+    """Whether round t is the one before a periodic codistillation, or one of `evaluate_after` rounds later: a jump that soon fades is
+    otherwise seen or not, as the rounds happen to fall."""
+    period = getattr(config.method, "period", None)
+    if not config.evaluate_after or period is None:
+        return False
+    return (t + 1) % period == 0 or any(t - k >= period and (t - k) % period == 0 for k in config.evaluate_after)
+
+
+def _timed(steps: Iterator[Any]) -> Iterator[tuple[Any, float]]:
+    start = time.monotonic()
+    for step in steps:
+        yield step, time.monotonic() - start
+        start = time.monotonic()

@@ -1,0 +1,1 @@
+"""Durable files: what is written is there whole or not at all, and can be verified."""

@@ -1,0 +1,157 @@
+"""Files that survive a crash: written whole and synced, or not there; every OSError as one line that names the file."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedcodist.errors import Failure
+from fedcodist.settings import show
+
+if TYPE_CHECKING:
+    pass
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+RESERVED = {"con", "prn", "aux", "nul"} | {f"{device}{n}" for device in ("com", "lpt") for n in range(1, 10)}
+
+
+class RunError(Failure):
+    """Something is wrong with a run, in one line."""
+
+
+class BadName(RunError):
+    """A name that cannot be a file name everywhere."""
+
+    code = 2
+
+
+class CheckpointError(RunError):
+    """What is stored cannot be continued from."""
+
+    code = 4
+
+
+class StorageError(RunError):
+    """The disk, not the run: full, read-only, forbidden, failing."""
+
+    code = 6
+
+
+class Damaged(Exception):
+    """Why a stored file cannot be trusted. The caller falls back to an older one, or gives up."""
+
+
+@contextmanager
+def storing(path: Path) -> Iterator[None]:
+    """Any OSError inside becomes one line that names the file and the reason."""
+    try:
+        yield
+    except OSError as error:
+        name = errno.errorcode.get(error.errno or 0, "")
+        raise StorageError(f"{say(path)}: {error.strerror or error}" + (f" ({name})" if name else "")) from error
+
+
+def make_directory(path: Path) -> None:
+    """A directory for the owner only."""
+    with storing(path):
+        os.mkdir(path, 0o700)
+
+
+def make_directories(path: Path) -> None:
+    """A directory for the owner only, and those above it; one that is there already is as good."""
+    if path.parent != path and not path.parent.is_dir():
+        make_directories(path.parent)
+    try:
+        with storing(path):
+            os.mkdir(path, 0o700)
+    except StorageError as error:
+        if not isinstance(error.__cause__, FileExistsError):
+            raise
+        if path.is_symlink() or not path.is_dir():
+            raise StorageError(f"{say(path)}: not a directory (ENOTDIR)") from error
+        return
+    sync_directory(path.parent)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """A new file, on disk when this returns."""
+    with storing(path):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        try:
+            write_all(file, data)
+            os.fsync(file)
+        finally:
+            os.close(file)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """The whole new file or the whole old one, at every instant."""
+    temporary = path.with_name(f".tmp-{path.name}-{os.getpid()}")
+    with storing(temporary):
+        if os.path.lexists(temporary):
+            os.unlink(temporary)
+    write_file(temporary, data)
+    with storing(path):
+        os.replace(temporary, path)
+    sync_directory(path.parent)
+
+
+def write_all(file: int, data: bytes) -> None:
+    """os.write may write less than it was given."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
+
+
+def rename(old: Path, new: Path) -> None:
+    """Atomic; durable only after sync_directory."""
+    with storing(new):
+        os.rename(old, new)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    with storing(path):
+        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+def read_file(path: Path, size: int | None = None) -> bytes:
+    """A regular file, of this size if one is given; Damaged if it is absent, something else, or unreadable on the medium."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # neither a link nor a wait for the other end of a pipe
+        with os.fdopen(file, "rb") as stream:
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode):
+                raise Damaged(f"{path.name}: not a regular file")
+            if size is not None and status.st_size != size:
+                raise Damaged(f"{path.name}: {status.st_size} bytes, not {size}")
+            return stream.read()
+    except FileNotFoundError as error:
+        raise Damaged(f"{path.name}: missing") from error
+    except OSError as error:
+        if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EIO, errno.ENXIO):
+            raise Damaged(f"{path.name}: {error.strerror}") from error
+        raise StorageError(f"{say(path)}: {error.strerror}") from error
+
+
+def check_name(what: str, name: str) -> None:
+    """Refuse what is not a safe file name on every system."""
+    if not isinstance(name, str) or not re.fullmatch(NAME, name):
+        raise BadName(f"{what}: got {show(name)}; allowed {NAME}")
+    if name.endswith(".") or name.split(".")[0].lower() in RESERVED:
+        raise BadName(f"{what}: got {show(name)}; allowed {NAME}, without a trailing dot and no reserved name such as CON or NUL")
+
+
+def say(path: Path | str) -> str:
+    """A path as it may stand in a message: one line of ASCII."""
+    return ascii(str(path))[1:-1]

@@ -1,0 +1,60 @@
+"""One writer a directory: a lock that the kernel drops with its process, and that says who holds it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+from pathlib import Path
+
+from fedcodist.storage.durable import RunError, StorageError, say, storing, write_all
+from fedcodist.storage.sealed import canonical
+
+
+class Busy(RunError):
+    """Another process is writing here."""
+
+    code = 5
+
+
+def take(path: Path, what: str) -> tuple[int, str]:
+    """The locked file, and whose lock it was if that writer did not let go itself."""
+    with storing(path):
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    try:
+        with storing(path):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            gone = _holder(lock)
+            os.ftruncate(lock, 0)
+            write_all(lock, (canonical({"pid": os.getpid(), "host": socket.gethostname(), "boot": _boot()}) + "\n").encode())
+        return lock, gone
+    except StorageError as error:
+        who = _holder(lock)
+        os.close(lock)
+        if isinstance(error.__cause__, BlockingIOError):
+            raise Busy(f"{say(path.parent)}: busy: {who or 'another process'} is writing this {what}") from None
+        raise
+
+
+def release(lock: int) -> None:
+    """Let go."""
+    with contextlib.suppress(OSError):
+        os.ftruncate(lock, 0)  # the file stays: unlinking it would let two writers lock two files
+    os.close(lock)
+
+
+def _holder(lock: int) -> str:
+    try:
+        holder = json.loads(os.pread(lock, 4096, 0))
+        return f"pid {int(holder['pid'])} on {say(holder['host'])}"
+    except (ValueError, KeyError, TypeError):
+        return ""  # empty: let go in order, or not written yet
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
