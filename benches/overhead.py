@@ -11,7 +11,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,14 +33,15 @@ class Timed:
     def __init__(self, engine: Any) -> None:
         self.engine, self.seconds = engine, 0.0
 
-    def gather(self, task: Any, asks: Sequence[Any]) -> Any:
+    def gather(self, population: Any, asks: Sequence[Any]) -> Any:
         start = time.perf_counter()
-        found = jax.block_until_ready(self.engine.gather(task, asks))
+        found = jax.block_until_ready(self.engine.gather(population, asks))
         self.seconds += time.perf_counter() - start
         return found
 
-    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-        return self.engine.map(function, items)
+    @property
+    def host(self) -> Any:
+        return self.engine.host
 
 
 def measure(work: w.Workload, threads: int, limit: Callable[[], float] | None) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def seeing(size: str) -> dict[str, float]:
     def see(x: Any, key: Any) -> Any:
         def one(total: Any, step: Any) -> Any:
             rows = jax.lax.dynamic_slice_in_dim(x, step * w.BATCH, w.BATCH)
-            return total + objective.see(rows, jax.random.fold_in(key, step))[0, 0, 0, 0], None
+            return total + objective.inputs(rows, jax.random.fold_in(key, step))[0, 0, 0, 0], None
 
         return jax.lax.scan(one, 0.0, jax.numpy.arange(steps))[0]
 

@@ -51,7 +51,7 @@ pools = {
 }
 method = fc.MergedCodist(fc.Constant(0.7), fc.Distiller(steps=8, batch=50))
 
-for step in fc.train(fc.Experiment(fc.Federation(task, pools, rounds=15), method, rounds=15)):
+for step in fc.train(fc.Experiment(fc.Federation(task, pools), method, rounds=15)):
     if step.t % 5 == 0:
         scores = {pool: f"{metrics['all']['accuracy']:.1%}" for pool, metrics in step.evaluate("held_out").items()}
         print(f"round {step.t:2d}: held-out accuracy {scores}")

@@ -33,7 +33,7 @@ for name, width, owners in (("watch", 4, everyone), ("phone", 16, everyone[:12])
         server=Adam().optimizer(),
         lr=fc.Constant(0.02),
     )
-fed = fc.Federation(task, pools, topology, rounds=15)
+fed = fc.Federation(task, pools, topology)
 print("who teaches whom:", fed.table)
 
 for method in (fc.FedAvg(), fc.MergedCodist(fc.Constant(0.7), fc.Distiller(steps=8, batch=50, loss=hellinger))):

@@ -8,16 +8,18 @@ from fedcodist.engines.compiled import Compiled
 from fedcodist.engines.serial import Serial
 from fedcodist.errors import ConfigError, DataError, Failure
 from fedcodist.evaluate import evaluate
-from fedcodist.federation import Diverged, Federation
-from fedcodist.methods import FedAvg, MergedCodist, PeriodicCodist
+from fedcodist.federation import Federation
+from fedcodist.methods import FedAvg, FedDF, MergedCodist, PeriodicCodist
 from fedcodist.methods.merged import merge
 from fedcodist.models import CNN, LSTM, MLP
 from fedcodist.objective import Classify, Images, NextToken
 from fedcodist.pool import Learns, Pool, Teaches
-from fedcodist.schedule import Constant, Cosine, Every, Linear
+from fedcodist.rule import Average, Diverged
+from fedcodist.rules import FedMiD, Scaffold
+from fedcodist.schedule import After, Constant, Cosine, Every, Linear
 from fedcodist.task import Task
 from fedcodist.train import Experiment, Step, train
-from fedcodist.types import Examples, Model, PoolState, Reply, Split
+from fedcodist.types import Answer, Ask, Examples, Model, PoolState, Reply, Split, Told, Voice
 from fedcodist.work import LocalSGD, Prox
 
 __version__ = "0.1.0"
@@ -26,6 +28,10 @@ __all__ = [
     "CNN",
     "LSTM",
     "MLP",
+    "After",
+    "Answer",
+    "Ask",
+    "Average",
     "Classify",
     "Clients",
     "Compiled",
@@ -41,6 +47,8 @@ __all__ = [
     "Experiment",
     "Failure",
     "FedAvg",
+    "FedDF",
+    "FedMiD",
     "Federation",
     "Images",
     "Learns",
@@ -54,11 +62,14 @@ __all__ = [
     "PoolState",
     "Prox",
     "Reply",
+    "Scaffold",
     "Serial",
     "Split",
     "Step",
     "Task",
     "Teaches",
+    "Told",
+    "Voice",
     "build",
     "evaluate",
     "load",

@@ -101,6 +101,16 @@ class Clients(Mapping[str, Examples]):
         """How many examples each client has."""
         return self.rows.sizes() if isinstance(self.rows, Spans) else {client: len(rows) for client, rows in self.rows.items()}
 
+    @cached_property
+    def ids(self) -> tuple[str, ...]:
+        """The clients in the order of their ids."""
+        return tuple(sorted(self.rows))
+
+    @cached_property
+    def largest(self) -> int:
+        """How many examples the largest client has."""
+        return max(self.sizes().values(), default=0)
+
     def only(self, ids: Iterable[str], domain: int | None = None) -> Clients:
         """These clients, with only their examples of one domain if one is named. Clients left without examples go."""
         if domain is None and isinstance(self.rows, Spans):
@@ -115,6 +125,18 @@ class Clients(Mapping[str, Examples]):
 def sizes(clients: Mapping[str, Examples]) -> dict[str, int]:
     """How many examples each client of any mapping has."""
     return clients.sizes() if isinstance(clients, Clients) else {client: len(clients[client].x) for client in clients}
+
+
+def ids(clients: Mapping[str, Examples]) -> tuple[str, ...]:
+    """The clients of any mapping in the order of their ids. One that knows them itself, as a growing roster does, is asked."""
+    known = getattr(clients, "ids", None)
+    return known if known is not None else tuple(sorted(clients))
+
+
+def largest(clients: Mapping[str, Examples]) -> int:
+    """How many examples the largest client of any mapping has."""
+    known = getattr(clients, "largest", None)
+    return known if known is not None else max(sizes(clients).values(), default=0)
 
 
 def group(column: Sequence[str]) -> dict[str, np.ndarray]:

@@ -15,7 +15,7 @@ import jax
 from fedcodist import keys, native, tree
 from fedcodist.clients import sizes
 from fedcodist.federation import Federation
-from fedcodist.types import Info
+from fedcodist.types import Info, Method
 
 
 def parameters(fed: Federation) -> dict[str, int]:
@@ -26,7 +26,7 @@ def parameters(fed: Federation) -> dict[str, int]:
 def forward_flops(fed: Federation, pool: str) -> float:
     """Of one example through a pool's model."""
     model, objective = fed.pools[pool].model, fed.task.objective
-    return count(lambda p, x: model.apply(p, objective.see(x), None), _params(fed, pool), _rows(fed)[0]) / 8
+    return count(lambda p, x: model.apply(p, objective.inputs(x), None), _params(fed, pool), _rows(fed)[0]) / 8
 
 
 def training_flops(fed: Federation, pool: str) -> float:
@@ -34,28 +34,31 @@ def training_flops(fed: Federation, pool: str) -> float:
     model, objective = fed.pools[pool].model, fed.task.objective
 
     def grad(params: Any, x: Any, y: Any) -> Any:
-        return jax.grad(lambda p: objective.loss(model.apply(p, objective.see(x), None), y).sum())(params)
+        return jax.grad(lambda p: objective.loss(model.apply(p, objective.inputs(x), None), y).sum())(params)
 
     return count(grad, _params(fed, pool), *_rows(fed)) / 8
 
 
-def of_rounds(fed: Federation, method: Any, rounds: Iterable[Mapping[str, Info]]) -> dict[str, Any]:
+def of_rounds(fed: Federation, method: Method, rounds: Iterable[Mapping[str, Info]]) -> dict[str, Any]:
     """The cost of rounds that were run, from what each pool's info says happened: {what: {pool: amount}}."""
     size, forward = parameters(fed), {name: forward_flops(fed, name) for name in fed.names}
     training = {name: training_flops(fed, name) for name in fed.names}
-    client_bytes, client_flops, server_flops, steps = (dict.fromkeys(fed.names, 0) for _ in range(4))
-    distill: Any = getattr(method, "distill", None)
+    client_bytes, client_flops, server_flops, steps = (_zeros(fed) for _ in range(4))
+    distill = method.distill
     for pools in rounds:
         for name, info in pools.items():
-            sent = info["clients"] + info.get("dropped", 0)
-            client_bytes[name] += 2 * 4 * size[name] * sent  # the model down, its gradient up, in float32
+            asked = info["clients"] + info.get("dropped", 0)
+            # As the pool's rule has it, or else the model down and its gradient up, in float32.
+            client_bytes[name] += info.get("client_bytes", 2 * 4 * size[name] * asked)
             client_flops[name] += training[name] * info["examples"] * getattr(fed.pools[name].work, "epochs", 1)
         students = [name for name, info in pools.items() if info.get("codistilled")]
+        if not students or distill is None:
+            continue
         for name in students:
             server_flops[name] += distill.steps * distill.batch * training[name]
             steps[name] += distill.steps
-        for name in {teacher for student in students for teacher in fed.teachers(student)}:  # a frozen model speaks once for all of them
-            server_flops[name] += distill.steps * distill.batch * forward[name]
+        for name, many in method.speakers(fed, students, pools).items():  # a frozen model speaks once for all of its students
+            server_flops[name] += many * distill.steps * distill.batch * forward[name]
     return {
         "client_bytes": client_bytes,
         "client_flops": client_flops,
@@ -64,25 +67,28 @@ def of_rounds(fed: Federation, method: Any, rounds: Iterable[Mapping[str, Info]]
     }
 
 
-def expected(fed: Federation, method: Any, rounds: int) -> dict[str, Any]:
+def expected(fed: Federation, method: Method, rounds: int) -> dict[str, Any]:
     """The cost of a run before it is run: cohorts of average clients, distillation where the method will do it."""
+    cohorts = {name: fed.pools[name].cohort for name in fed.names}
+    means = {name: _mean_size(fed.pools[name].clients) for name in fed.names}
     infos = []
     for t in range(1, rounds + 1):
-        pools = {}
-        for name in fed.names:
-            pool = fed.pools[name]
-            mean = _mean_size(pool.clients)
-            pools[name] = {"clients": pool.cohort, "examples": mean * pool.cohort, "codistilled": _codistils(fed, method, name, t)}
-        infos.append(pools)
+        students = method.students(fed.names, t)
+        infos.append(
+            {
+                name: {
+                    "clients": cohorts[name],
+                    "examples": means[name] * cohorts[name],
+                    "codistilled": name in students and (method.asks or bool(fed.table[name])),
+                }
+                for name in fed.names
+            }
+        )
     return of_rounds(fed, method, infos)
 
 
-def _codistils(fed: Federation, method: Any, pool: str, t: int) -> bool:
-    if not fed.table[pool]:
-        return False
-    if hasattr(method, "alpha_of"):
-        return method.alpha_of(pool)(t) != 1
-    return hasattr(method, "period") and t % method.period == 0
+def _zeros(fed: Federation) -> dict[str, Any]:
+    return dict.fromkeys(fed.names, 0)
 
 
 def _mean_size(clients: Mapping[str, Any]) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 import optax
 
 from fedcodist import keys, losses, tree
-from fedcodist.objective import best
+from fedcodist.objective import argmax
 from fedcodist.settings import Problem, SettingError, check, setting
 from fedcodist.types import Array, Key, Model, Objective, Params, Tree
 
@@ -36,7 +36,7 @@ class Distiller:
     alone; 0 is off, as in the paper.
     """
 
-    steps: int = setting(32, ge=1, le=10**6)
+    steps: int = setting(32, ge=0, le=10**6)
     batch: int = setting(128, ge=1, le=10**6)  # DEVIATION D5: the paper does not say
     loss: str | Callable = "kl"
     mix: Literal["probs", "logits"] = "probs"
@@ -123,7 +123,7 @@ def with_labels(target: Array, y: Array, weight: float) -> Array:
     return jnp.log((1 - weight) * jax.nn.softmax(target) + weight * truth)
 
 
-class Heard(NamedTuple):
+class TeacherBatch(NamedTuple):
     """What the teachers say of some steps' batches."""
 
     first: int  # the number of the first of these steps
@@ -133,16 +133,16 @@ class Heard(NamedTuple):
 
 
 @partial(jax.jit, static_argnums=0)
-def see(objective: Objective, x: Array, key: Any, first: int) -> Array:
+def inputs(objective: Objective, x: Array, key: Any, first: int) -> Array:
     """[steps, batch, ...] rows as inputs, each step augmented by its own key (or not at all, for key None)."""
     if key is None:
-        return jax.lax.map(objective.see_public, x)
+        return jax.lax.map(objective.public_inputs, x)
     steps = first + jnp.arange(len(x))
-    return jax.lax.map(lambda at: objective.see_public(at[0], jax.random.fold_in(key, at[1])), (x, steps))
+    return jax.lax.map(lambda at: objective.public_inputs(at[0], jax.random.fold_in(key, at[1])), (x, steps))
 
 
 @partial(jax.jit, static_argnums=0)
-def speak(model: Model, params: Params, inputs: Array) -> Array:
+def teacher_logits(model: Model, params: Params, inputs: Array) -> Array:
     """A frozen teacher's logits for every step: [steps, batch, ..., classes]."""
     return jax.lax.map(lambda x: model.apply(params, x, None), inputs)
 
@@ -172,7 +172,7 @@ def learn(
         target = targets(spoken, weights, temperatures, distill.mix, distill.gate)
         if y is not None:
             target = with_labels(target, y, distill.labels)
-        counts = objective.counts(x)
+        counts = objective.mask(x)
         total = jnp.maximum(jnp.sum(counts), 1)
 
         def objective_of(params: Params) -> tuple[Array, Array]:
@@ -180,12 +180,12 @@ def learn(
             return jnp.sum(loss(target, z) * counts) / total, z
 
         def agree(z: Array) -> Array:
-            guess = best(z)
-            return jnp.stack([jnp.sum((guess == best(s)) * counts) / total for s in spoken])
+            guess = argmax(z)
+            return jnp.stack([jnp.sum((guess == argmax(s)) * counts) / total for s in spoken])
 
         (value, z), grad = jax.value_and_grad(objective_of, has_aux=True)(params)
         update, opt = optimizer.update(grad, opt, params)
-        asked = (k < few(distill.steps)) | (k >= distill.steps - few(distill.steps))
+        asked = (k < edge_steps(distill.steps)) | (k >= distill.steps - edge_steps(distill.steps))
         agreed = jax.lax.cond(asked, agree, lambda z: jnp.zeros(len(spoken)), z)
         return (tree.add(params, tree.scale(update, lr)), opt), (value, agreed)
 
@@ -193,7 +193,7 @@ def learn(
     return student, values, agreed
 
 
-def few(steps: int) -> int:
+def edge_steps(steps: int) -> int:
     """How many steps at the beginning, and at the end, of a distillation tell how it began and ended."""
     return max(1, steps // 8)
 
@@ -202,7 +202,7 @@ def pieces(distill: Distiller, objective: Objective, model: Model, params: Param
     """How many equal pieces the steps are taken in: so that the teachers' logits stay within CHUNK_BYTES, and so that the teachers can
     speak of the next piece while the students learn from the last, if that leaves pieces of a good length."""
     rows = jax.ShapeDtypeStruct((distill.batch, *x.shape[1:]), x.dtype)
-    logits = jax.eval_shape(lambda rows: model.apply(params, objective.see_public(rows), None), rows)
+    logits = jax.eval_shape(lambda rows: model.apply(params, objective.public_inputs(rows), None), rows)
     fit = max(1, CHUNK_BYTES // (4 * logits.size * teachers))
     possible = [n for n in range(1, distill.steps + 1) if distill.steps % n == 0 and distill.steps // n <= fit]
     return max((n for n in possible if distill.steps // n >= GOOD_LENGTH), default=possible[0])

@@ -5,7 +5,7 @@ A compiled program gives sums for each row; all grouping is arithmetic on these 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial, reduce
 from typing import Any
 
@@ -15,33 +15,35 @@ import numpy as np
 
 from fedcodist.errors import DataError
 from fedcodist.federation import Federation
-from fedcodist.types import Model, Objective, Params, Split
+from fedcodist.types import Model, Objective, Params, Split, Voice
 
 LOGIT_BYTES = 8 * 2**20  # of one evaluation batch: what is much larger leaves the cache, and may be mapped and cleared anew every time
 ROWS, BATCHES = 100, 5  # at most so many rows in a batch, whose activations then stay near the processor, and batches in a program
 Metrics = dict[str, dict[str, float]]  # {domain: {metric: value}}, with "all" for every row
 
 
-def evaluate(fed: Federation, models: Mapping[str, Params], split: str = "held_out") -> dict[str, Metrics]:
-    """{pool: {domain: {metric: value}}} on held_out or test. `accuracy_clients` is the mean over clients of each one's accuracy."""
+def evaluate(fed: Federation, models: Mapping[str, Voice | Params], split: str = "held_out") -> dict[str, Metrics]:
+    """{model: {domain: {metric: value}}} on held_out or test. `accuracy_clients` is the mean over clients of each one's accuracy.
+
+    Parameters alone are of the pool of that name.
+    """
     data = fed.task.split(split)
-    return {name: summarise(fed, data, measure(fed, name, models[name], data)) for name in fed.names}
+    return {name: summarise(fed, data, measure(fed, [_voice(fed, name, model)], data)) for name, model in models.items()}
 
 
-def ensemble(fed: Federation, models: Mapping[str, Params], split: str = "held_out") -> Metrics:
+def ensemble(fed: Federation, models: Mapping[str, Voice | Params], split: str = "held_out") -> Metrics:
     """{domain: {metric: value}} of all pools' models together: the mean of what they think likely."""
     data = fed.task.split(split)
-    return summarise(
-        fed, data, _measured(fed, tuple(fed.pools[name].model for name in fed.names), tuple(models[n] for n in fed.names), data)
-    )
+    return summarise(fed, data, measure(fed, [_voice(fed, name, models[name]) for name in fed.names], data))
 
 
-def measure(fed: Federation, pool: str, params: Params, data: Split) -> dict[str, np.ndarray]:
-    """The sums of every row of a split, under one model."""
-    return _measured(fed, (fed.pools[pool].model,), (params,), data)
+def _voice(fed: Federation, name: str, model: Voice | Params) -> Voice:
+    return model if isinstance(model, Voice) else Voice(fed.pools[name].model, model)
 
 
-def _measured(fed: Federation, models: tuple[Model, ...], params: tuple[Params, ...], data: Split) -> dict[str, np.ndarray]:
+def measure(fed: Federation, voices: Sequence[Voice], data: Split) -> dict[str, np.ndarray]:
+    """The sums of every row of a split, under one model or under several that speak together."""
+    models, params = tuple(voice.model for voice in voices), tuple(voice.params for voice in voices)
     objective = fed.task.objective
     if not len(data.x):
         raise DataError(f"task {fed.task.name}: got a split without rows; allowed at least one to evaluate on")
@@ -57,7 +59,7 @@ def _measured(fed: Federation, models: tuple[Model, ...], params: tuple[Params, 
         sums = jax.device_get(_measure(models, objective, params, x, y))
         return {name: value.reshape(rows, *value.shape[2:])[: rows - short] for name, value in sums.items()}
 
-    parts = list(fed.engine.map(run, range(0, len(data.x), rows)))
+    parts = list(fed.engine.host.map(run, range(0, len(data.x), rows)))
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
@@ -86,7 +88,7 @@ def _measure(models: tuple[Model, ...], objective: Objective, params: tuple[Para
     """The sums of every row: x and y are [batches, rows, ...]. Several models speak with one voice, the mean of their probabilities."""
 
     def batch(at: Any) -> dict[str, Any]:
-        seen = objective.see(at[0])
+        seen = objective.inputs(at[0])
         said = [model.apply(p, seen, None) for model, p in zip(models, params, strict=True)]
         voice = said[0] if len(said) == 1 else reduce(jnp.logaddexp, map(jax.nn.log_softmax, said)) - jnp.log(float(len(said)))
         return objective.measure(voice, at[1])
@@ -96,5 +98,5 @@ def _measure(models: tuple[Model, ...], objective: Objective, params: tuple[Para
 
 def _batch(model: Model, objective: Objective, params: Params, data: Split, voices: int = 1) -> int:
     one = jax.ShapeDtypeStruct((1, *data.x.shape[1:]), data.x.dtype)
-    logits = jax.eval_shape(lambda x: model.apply(params, objective.see(x), None), one)
+    logits = jax.eval_shape(lambda x: model.apply(params, objective.inputs(x), None), one)
     return int(np.clip(LOGIT_BYTES // (4 * logits.size * voices), 1, min(ROWS, len(data.x))))

@@ -1,7 +1,7 @@
 """A federation: a task, its pools, who teaches whom, and where the clients are. It has four verbs, the paper's own:
 
-`gradients` (sample clients, let them work, fold their replies), `codistill` (all teachers and students from one theta), `step` (the
-server optimizer) and `restart` (its momentum is stale). Methods are written with these and nothing else.
+`gradients` (every pool talks with its clients), `codistill` (all teachers and students from one theta), `step` (the server optimizer) and
+`restart` (its momentum is stale). Methods are written with these; one that asks the clients itself has `ask` and `gather` as well.
 
 Pools are numbered in a canonical order, by parameter count, then clients, then declaration. All randomness and every sum over pools uses
 that number, so neither the names of the pools nor their order in a file changes a bit.
@@ -10,30 +10,24 @@ that number, so neither the names of the pools nor their order in a file changes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
 import jax
 import numpy as np
 
-from fedcodist import distill, keys, topology, tree
+from fedcodist import distill, imports, keys, topology, tree
 from fedcodist.distill import Distiller
-from fedcodist.engines import Ask, Engine
-from fedcodist.engines.compiled import Compiled
 from fedcodist.pool import Pool, server_step
-from fedcodist.profile import ready, spent, waited
+from fedcodist.profile import ready, timed, timed_wait
+from fedcodist.rule import Diverged
 from fedcodist.settings import Problem, SettingError
 from fedcodist.task import Task
-from fedcodist.types import Info, Key, Params, PoolState, State, Tree
+from fedcodist.types import Answer, Ask, Engine, Info, Key, Params, PoolState, State, Tree, Voice, Work
 
-
-class Diverged(ArithmeticError):
-    """A number that must be finite is not."""
-
-    def __init__(self, what: str, pool: str, t: int):
-        self.pool, self.round = pool, t
-        super().__init__(f"{what} of pool {pool} is not finite in round {t}")
+ENGINE = "fedcodist.engines.compiled:Compiled"  # the default, by name: the core knows no engine
+Hears = Mapping[str, Mapping[str, tuple[float, float]]]  # {student: {teacher: (weight, temperature)}}
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,16 +37,18 @@ class Federation:
     task: Task
     pools: Mapping[str, Pool]
     topology: str | Mapping[str, Mapping[str, float]] = "complete"
-    engine: Engine = Compiled()
-    rounds: int = 1  # R, which the students' learning rates decay over
+    engine: Engine = field(default_factory=lambda: imports.function(ENGINE)())
+    rounds: int | None = None  # R, which the students' learning rates decay over; an Experiment sets it
 
     def __post_init__(self) -> None:
         found = [] if self.pools else [Problem("pools", "none", "at least one pool")]
         for name, pool in self.pools.items():
             if pool.name != name:
                 found.append(Problem(f"pools.{name}", f"a pool named {pool.name}", "each pool under its own name"))
-            if not 1 <= pool.cohort <= len(pool.clients):
+            grows = getattr(pool.clients, "grows", False)  # then more clients may come than there are now
+            if not 1 <= pool.cohort <= len(pool.clients) and not grows:
                 found.append(Problem(f"pools.{name}.cohort", str(pool.cohort), f"1 to its {len(pool.clients)} clients"))
+            found += pool.rule.problems(pool)
         if isinstance(self.topology, str) and self.topology not in topology.TOPOLOGIES:
             found.append(Problem("topology", repr(self.topology), " | ".join(topology.TOPOLOGIES)))
         elif not isinstance(self.topology, str):
@@ -65,9 +61,7 @@ class Federation:
         """The pools in their canonical order."""
 
         def place(name: str) -> tuple[int, tuple[str, ...]]:
-            pool = self.pools[name]
-            shapes = jax.eval_shape(pool.model.init, keys.root(0)) if pool.start is None else pool.start
-            return tree.size(shapes), pool.ids
+            return tree.size(self.pools[name].shapes), self.pools[name].ids
 
         return tuple(sorted(self.pools, key=place))
 
@@ -84,59 +78,103 @@ class Federation:
         for rank, name in enumerate(self.names):
             pool = self.pools[name]
             params = pool.start if pool.start is not None else jax.jit(pool.model.init)(keys.derive(key, "init", rank))
-            state[name] = pool.fresh(jax.tree.map(jax.numpy.asarray, params))
+            params = jax.tree.map(jax.numpy.asarray, params)
+            state[name] = pool.fresh(params, pool.rule.begin(self, pool, params))
         return state
 
-    def gradients(self, theta: Mapping[str, Params], t: int, key: Key) -> tuple[dict[str, Tree], Info]:
-        """Each pool's client gradient, sum n_k (theta - theta_k) / sum n_k, and what was seen on the way."""
-        asks = []
-        for rank, name in enumerate(self.names):
-            with spent("sample"):
-                cohort = self.pools[name].sample(keys.derive(key, "cohort", t, rank))
-            asks.append(Ask(self.pools[name], theta[name], cohort, keys.derive(key, "client", t, rank)))
-        grads, info = {}, {}
-        asks.reverse()  # the largest models first: cores then end together
-        for (pool, *_), folded in zip(asks, self.engine.gather(self.task, asks), strict=True):
-            name = pool.name
-            if int(folded.used) == 0:
-                raise Diverged("every client's gradient", name, t)
-            grads[name] = folded.value
-            info[name] = {"clients": int(folded.used), "examples": int(folded.weight), "train_loss": float(folded.info["loss"])}
-            if int(folded.dropped):
-                info[name]["dropped"] = int(folded.dropped)
-        return grads, info
+    def models(self, state: State) -> dict[str, Voice]:
+        """Every pool's server model."""
+        return {name: Voice(self.pools[name].model, state[name].params) for name in self.names}
+
+    def gradients(self, state: State, t: int, key: Key) -> tuple[State, dict[str, Tree], Info]:
+        """Every pool talks with its clients, all of them in step, one gathering an exchange: the states with what the rules keep, each
+        pool's gradient, and what was seen on the way. A pool that loses its quorum has no gradient in this round."""
+        state, grads, info = dict(state), {}, {}
+        talks = {name: self.pools[name].rule.talk(self, self.pools[name], state[name], t, key) for name in self.names}
+        asks = {name: next(talk) for name, talk in talks.items()}
+        while asks:
+            order = [name for name in reversed(self.names) if name in asks]  # the largest models first: cores then end together
+            answers = iter(self.gather([ask for name in order for ask in asks[name]]))
+            for name in order:
+                said = [next(answers) for _ in asks.pop(name)]
+                heard = [answer for answer in said if answer is not None]
+                if len(heard) < len(said):
+                    talks[name].close()
+                    info[name] = {"clients": 0, "examples": 0, "skipped": "no quorum"}
+                    continue
+                try:
+                    asks[name] = talks[name].send(heard)
+                except StopIteration as end:
+                    grads[name], kept, info[name] = end.value
+                    state[name] = state[name]._replace(kept=kept)
+        return state, {name: grads[name] for name in self.names if name in grads}, info
+
+    def ask(
+        self,
+        pool: Pool,
+        sent: Tree,
+        t: int,
+        key: Key,
+        *purpose: str | int,
+        work: Work | None = None,
+        own: Mapping[str, Tree] | None = None,
+        each: bool = False,
+    ) -> Ask:
+        """A question to the pool's cohort of round t: to do the pool's work, or another one, with what it is sent. `purpose` tells several
+        questions of one round apart; their cohort is the same."""
+        rank = self.names.index(pool.name)
+        with timed("sample"):
+            cohort, spare = pool.sample(keys.derive(key, "cohort", t, rank))
+        own = None if own is None else {client: own[client] for client in (*cohort, *spare)}
+        draw = keys.derive(key, "client", t, rank, *purpose)
+        work = work or pool.work
+        return Ask(pool.name, cohort, pool.model, self.task.objective, work, pool.fold, sent, draw, t, own, each, spare)
+
+    def gather(self, asks: Sequence[Ask]) -> list[Answer | None]:
+        """The answers, wherever the clients are."""
+        return self.engine.gather({name: pool.clients for name, pool in self.pools.items()}, asks)
 
     def codistill(
-        self, how: Distiller, theta: Mapping[str, Params], t: int, key: Key, nth: int, students: Iterable[str] | None = None
+        self,
+        how: Distiller,
+        theta: Mapping[str, Params],
+        t: int,
+        key: Key,
+        nth: int,
+        students: Iterable[str] | None = None,
+        hears: Hears | None = None,
+        voices: Mapping[str, Voice] | None = None,
     ) -> tuple[dict[str, Params], Info]:
         """Students from theta, taught by theta: {student: parameters after `steps` steps}. A pool without a teacher is no student
         (DEVIATION D3).
 
-        `nth` counts the distillations before this one, and with it the place in the stream of public data.
+        `nth` counts the distillations before this one, and with it the place in the stream of public data. `voices` are further teachers
+        that are no pool's model; `hears` says who hears whom instead of the topology.
         """
         wanted = self.names if students is None else students
-        taught = {i: self.teachers(i) for i in self.names if i in wanted and self.table[i]}
-        if not taught:
-            return {}, {}
-        speakers = [j for j in self.names if any(j in teachers for teachers in taught.values())]
-        pieces = distill.pieces(
-            how, self.task.objective, self.pools[speakers[0]].model, theta[speakers[0]], self.task.public.x, len(speakers)
-        )
+        hears = {i: self.teachers(i) for i in self.names if self.table[i]} if hears is None else hears
+        taught = {i: hears[i] for i in self.names if i in wanted and hears.get(i)}
+        if not taught or how.steps == 0:
+            return {i: theta[i] for i in taught}, {i: {} for i in taught}
+        known = {j: Voice(self.pools[j].model, theta[j]) for j in self.names} | dict(voices or {})
+        speakers = {j: voice for j, voice in known.items() if any(j in teachers for teachers in taught.values())}
+        model, params = next(iter(speakers.values()))
+        pieces = distill.pieces(how, self.task.objective, model, params, self.task.public.x, len(speakers))
         state = {i: (theta[i], how.optimizer().init(theta[i])) for i in taught}
         seen: dict[str, list] = {i: [] for i in taught}
-        with spent("distil: public data"):
+        with timed("distil: public data"):
             order = np.split(how.rows(key, nth, len(self.task.public.x)), pieces)
         salt = keys.derive(key, "distill", t)
-        speak = partial(self._speak, how, theta, speakers, order, salt)
-        ahead = self.engine.beside(partial(speak, 0))
+        speak = partial(self._speak, how, speakers, order, salt)
+        ahead = self.engine.host.start(partial(speak, 0))
         for piece in range(pieces):
-            with waited("distil: teachers"):
+            with timed_wait("distil: teachers"):
                 heard = ahead.result()
             if piece + 1 < pieces:  # the teachers never learn, so they can be a piece ahead of the students
-                ahead = self.engine.beside(partial(speak, piece + 1))
-            with waited("distil: students"):
+                ahead = self.engine.host.start(partial(speak, piece + 1))
+            with timed_wait("distil: students"):
                 lesson = partial(self._learn, how, t, salt, state, heard, taught)
-                for i, after, *values in self.engine.map(lesson, reversed(taught)):  # the largest has the longest way
+                for i, after, *values in self.engine.host.map(lesson, reversed(taught)):  # the largest has the longest way
                     state[i] = after
                     seen[i].append([np.asarray(v) for v in values])
         info = {i: _heard(i, taught[i], *(np.concatenate(v) for v in zip(*seen[i], strict=True))) for i in taught}
@@ -145,13 +183,13 @@ class Federation:
                 raise Diverged("the distillation loss", i, t)
         return {i: state[i][0] for i in taught}, info
 
-    def beside(self, verb: Callable[..., Any], *args: Any, **more: Any) -> Callable[[], Any]:
+    def start(self, verb: Callable[..., Any], *args: Any, **more: Any) -> Callable[[], Any]:
         """Begin a verb beside the next one: call what is returned for its result. For verbs that do not need each other's."""
-        begun = self.engine.beside(partial(verb, *args, **more))
+        begun = self.engine.host.start(partial(verb, *args, **more))
 
         def result() -> Any:
             try:
-                with waited("distil"):
+                with timed_wait("distil"):
                     return begun.result()
             except BaseException:  # an interrupt, maybe: then nobody will ask again
                 begun.cancel()
@@ -160,19 +198,26 @@ class Federation:
         return result
 
     def step(self, state: State, grads: Mapping[str, Tree], t: int) -> State:
-        """One step of every pool's server optimizer, with the learning rate of round t."""
+        """One step of the server optimizer of every pool that has a gradient, with the learning rate of round t."""
         after: State = {}
         for name in self.names:
-            pool = self.pools[name]
-            with spent("server step"):
-                after[name], finite = ready(server_step(pool.server, state[name], grads[name], pool.lr(t)))
+            pool, before = self.pools[name], state[name]
+            if name not in grads:
+                after[name] = before
+                continue
+            with timed("server step"):
+                params, opt, finite = ready(server_step(pool.server, before.params, before.opt, grads[name], pool.lr(t)))
             if not finite:
                 raise Diverged("the server model", name, t)
+            after[name] = pool.rule.settle(self, pool, before, PoolState(params, opt, before.kept), grads[name], t)
         return after
 
     def restart(self, state: State, students: Mapping[str, Params]) -> State:
         """Students take the place of the models; their server momentum starts again, the learning rate goes on (A29)."""
-        return {name: self.pools[name].fresh(students[name]) if name in students else state[name] for name in self.names}
+        after = dict(state)
+        for name in students:
+            after[name] = self.pools[name].fresh(students[name], state[name].kept)
+        return after
 
     def teachers(self, student: str) -> dict[str, tuple[float, float]]:
         """{teacher: (weight, temperature)} in canonical order; the student itself speaks with weight gamma at temperature 1. One that
@@ -185,25 +230,34 @@ class Federation:
         return {j: taught[j] for j in self.names if j in taught and taught[j][0] > 0}
 
     def _speak(
-        self, how: Distiller, theta: Mapping[str, Params], speakers: Sequence[str], order: Sequence[np.ndarray], salt: Key, piece: int
-    ) -> distill.Heard:
+        self, how: Distiller, speakers: dict[str, Voice], order: Sequence[np.ndarray], salt: Key, piece: int
+    ) -> distill.TeacherBatch:
         """What all teachers say of a piece of the public data."""
         public, rows = self.task.public, order[piece]
         first = sum(map(len, order[:piece]))
-        with spent("distil: public data"):
-            inputs = ready(distill.see(self.task.objective, public.x[rows], salt if how.augment else None, first))
+        with timed("distil: public data"):
+            inputs = ready(distill.inputs(self.task.objective, public.x[rows], salt if how.augment else None, first))
         labels = public.y[rows] if how.labels > 0 and public.y is not None else None
 
         def say(teacher: str) -> Any:
-            with spent("distil: teachers"):
-                return jax.block_until_ready(distill.speak(self.pools[teacher].model, theta[teacher], inputs))
+            with timed("distil: teachers"):
+                return jax.block_until_ready(distill.teacher_logits(*speakers[teacher], inputs))
 
-        said = self.engine.map(say, reversed(speakers))
-        return distill.Heard(first, inputs, labels, dict(zip(reversed(speakers), said, strict=True)))
+        said = self.engine.host.map(say, reversed(speakers))
+        return distill.TeacherBatch(first, inputs, labels, dict(zip(reversed(speakers), said, strict=True)))
 
     def _learn(
-        self, how: Distiller, t: int, salt: Key, state: Any, heard: distill.Heard, taught: Mapping[str, Mapping[str, Any]], student: str
+        self,
+        how: Distiller,
+        t: int,
+        salt: Key,
+        state: Any,
+        heard: distill.TeacherBatch,
+        taught: Mapping[str, Mapping[str, Any]],
+        student: str,
     ) -> tuple:
+        if self.rounds is None:
+            raise ValueError("Federation.rounds: got nothing; allowed the rounds of the run (an Experiment sets them)")
         pool, teachers = self.pools[student], taught[student]
         lr = pool.learns.lr * (1 - (1 - pool.learns.decay) * (t - 1) / self.rounds)  # A14
         weights, temperatures = (np.array(column, np.float32) for column in zip(*teachers.values(), strict=True))
@@ -211,13 +265,13 @@ class Federation:
         key = keys.derive(salt, "student", self.names.index(student))
         steps = heard.first + np.arange(len(heard.inputs), dtype=np.int32)
         given = (state[student], steps, heard.inputs, heard.labels, said, weights, temperatures, lr, key)
-        with spent("distil: students"):
+        with timed("distil: students"):
             return student, *jax.block_until_ready(distill.learn(pool.model, self.task.objective, how, *given))
 
 
 def _heard(student: str, teachers: Iterable[str], losses: np.ndarray, agreed: np.ndarray) -> Info:
     """The loss of the first and the last steps, and with each teacher how often the student guessed alike, before and after."""
-    few = distill.few(len(losses))
+    few = distill.edge_steps(len(losses))
     return {
         "distill_loss": [float(losses[:few].mean()), float(losses[-few:].mean())],
         "agreement": {j: [float(agreed[:few, k].mean()), float(agreed[-few:, k].mean())] for k, j in enumerate(teachers) if j != student},

@@ -38,16 +38,16 @@ class Images:
     scale: Scale = "image"  # each image by itself; "cifar": by fixed means and deviations; "fedjax": as FedJAX's 24 x 24 variant (A2)
     per_batch: bool = False  # FedJAX's augmentation: one crop and one flip for the whole batch, never the last offset (A3)
 
-    def see(self, x: Array, key: Any = None) -> Array:
+    def inputs(self, x: Array, key: Any = None) -> Array:
         """[batch, size, size, channels] float32."""
         x, corner, flip = self._draw(x, key)
         if self.scale in FLOORS and native.fits_see(x, self.size):
             return native.see(x, corner, flip, self.size, (self.size**2 * x.shape[-1]) ** FLOORS[self.scale])
         return standardise(self._crop_and_flip(x, corner, flip), self.scale)
 
-    def see_public(self, x: Array, key: Any = None) -> Array:
+    def public_inputs(self, x: Array, key: Any = None) -> Array:
         """As `see`, then flipped both ways and mixed with other images of the batch."""
-        x = self.see(x, key)
+        x = self.inputs(x, key)
         if key is None:
             return x
         if self.public_flips:
@@ -80,20 +80,20 @@ class Classify:
 
     images: Images | None = None
 
-    def see(self, x: Array, key: Any = None) -> Array:
-        return self.images.see(x, key) if self.images else x.astype(jnp.float32)
+    def inputs(self, x: Array, key: Any = None) -> Array:
+        return self.images.inputs(x, key) if self.images else x.astype(jnp.float32)
 
-    def see_public(self, x: Array, key: Any = None) -> Array:
-        return self.images.see_public(x, key) if self.images else x.astype(jnp.float32)
+    def public_inputs(self, x: Array, key: Any = None) -> Array:
+        return self.images.public_inputs(x, key) if self.images else x.astype(jnp.float32)
 
     def loss(self, logits: Array, y: Array) -> Array:
         return _cross_entropy(logits, y)
 
-    def counts(self, inputs: Array) -> Array:
+    def mask(self, inputs: Array) -> Array:
         return jnp.ones(inputs.shape[0])
 
     def measure(self, logits: Array, y: Array) -> dict[str, Array]:
-        right = (best(logits) == y).astype(jnp.float32)
+        right = (argmax(logits) == y).astype(jnp.float32)
         ones = jnp.ones(len(y))
         return {"count": ones, "loss": _cross_entropy(logits, y), "correct": right, **_calibration(logits, right, ones)}
 
@@ -120,21 +120,21 @@ class NextToken:
     oov: int
     scale: float = 13.3  # a row's loss is its sum over tokens divided by this expected length (A8)
 
-    def see(self, x: Array, key: Any = None) -> Array:
+    def inputs(self, x: Array, key: Any = None) -> Array:
         return x.astype(jnp.int32)  # kept in 16 bits where the vocabulary fits
 
-    def see_public(self, x: Array, key: Any = None) -> Array:
+    def public_inputs(self, x: Array, key: Any = None) -> Array:
         return x.astype(jnp.int32)
 
     def loss(self, logits: Array, y: Array) -> Array:
         return jnp.sum(_cross_entropy(logits, y) * (y != PAD), -1) / self.scale
 
-    def counts(self, inputs: Array) -> Array:
+    def mask(self, inputs: Array) -> Array:
         return (inputs != PAD).astype(jnp.float32)
 
     def measure(self, logits: Array, y: Array) -> dict[str, Array]:
-        guess = best(logits)
-        word = FIRST + best(logits[..., FIRST : self.oov])  # without the special tokens, which are the first three and the last
+        guess = argmax(logits)
+        word = FIRST + argmax(logits[..., FIRST : self.oov])  # without the special tokens, which are the first three and the last
         token, no_eos = (y != PAD).astype(jnp.float32), ((y != PAD) & (y != EOS)).astype(jnp.float32)
         return {
             "count": jnp.sum(token, -1),
@@ -157,11 +157,11 @@ class NextToken:
         }
 
 
-def best(logits: Array) -> Array:
+def argmax(logits: Array) -> Array:
     """argmax over the last axis. Of many classes in two stages, since XLA's argmax on a CPU takes one value at a time: the maxima of
     pieces, which is as fast as memory, then the first piece that has the largest.
 
-    >>> best(jnp.zeros((1, 1000)).at[0, 777].set(1.0)).tolist(), best(jnp.zeros((1, 1000))).tolist()
+    >>> argmax(jnp.zeros((1, 1000)).at[0, 777].set(1.0)).tolist(), argmax(jnp.zeros((1, 1000))).tolist()
     ([777], [0])
     """
     classes = logits.shape[-1]

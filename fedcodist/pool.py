@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 
 import jax
 import numpy as np
 import optax
 
-from fedcodist import fold, keys, tree
-from fedcodist.clients import sizes
+from fedcodist import clients, keys, tree
+from fedcodist.fold import Mean
+from fedcodist.rule import Average
 from fedcodist.schedule import Constant
 from fedcodist.settings import checked, setting
-from fedcodist.types import Array, Examples, Fold, Key, Model, Params, PoolState, Schedule, Tree, Work
+from fedcodist.types import Array, Examples, Fold, Key, Model, Params, PoolState, Rule, Schedule, Tree, Work
 from fedcodist.work import LocalSGD
 
 
@@ -50,32 +51,35 @@ class Pool:
     lr: Schedule = Constant(1.0)
     learns: Learns = Learns()
     teaches: Teaches = Teaches()
-    fold: Fold = fold.mean
+    fold: Fold = Mean()
+    rule: Rule = Average()
     start: Params = None  # given initial parameters, instead of model.init
+    spare: int = 0  # clients that a question names beyond the cohort, for engines that ask more than they need
 
-    @cached_property
+    @property
     def ids(self) -> tuple[str, ...]:
         """The clients in the order of their ids."""
-        return tuple(sorted(self.clients))
+        return clients.ids(self.clients)
 
-    @cached_property
-    def largest(self) -> int:
-        """How many examples the largest client has."""
-        return max(sizes(self.clients).values())
+    @property
+    def shapes(self) -> Params:
+        """The shapes of the model's parameters."""
+        return jax.eval_shape(self.model.init, keys.root(0)) if self.start is None else self.start
 
-    def sample(self, key: Key) -> tuple[str, ...]:
-        """The clients of a round: uniform, without replacement, in the order of their ids."""
-        chosen = keys.permutation(key, len(self.ids))[: self.cohort]
-        return tuple(self.ids[i] for i in np.sort(chosen))
+    def sample(self, key: Key) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The clients of a round: uniform, without replacement, in the order of their ids; and the next ones, in the order of the draw."""
+        ids = self.ids
+        drawn = keys.permutation(key, len(ids))[: self.cohort + self.spare]
+        return tuple(ids[i] for i in np.sort(drawn[: self.cohort])), tuple(ids[i] for i in drawn[self.cohort :])
 
-    def fresh(self, params: Params) -> PoolState:
+    def fresh(self, params: Params, kept: Tree = ()) -> PoolState:
         """These parameters with the server optimizer at its beginning."""
-        return PoolState(params, self.server.init(params))
+        return PoolState(params, self.server.init(params), kept)
 
 
 @partial(jax.jit, static_argnums=0)
-def server_step(server: optax.GradientTransformation, state: PoolState, grad: Tree, lr: float) -> tuple[PoolState, Array]:
-    """theta <- theta + lr * update, and whether the result is finite."""
-    update, opt = server.update(grad, state.opt, state.params)
-    params = tree.add(state.params, tree.scale(update, lr))
-    return PoolState(params, opt), tree.finite(params)
+def server_step(server: optax.GradientTransformation, params: Params, opt: Tree, grad: Tree, lr: float) -> tuple[Params, Tree, Array]:
+    """theta <- theta + lr * update; the optimizer's state; and whether the result is finite."""
+    update, opt = server.update(grad, opt, params)
+    params = tree.add(params, tree.scale(update, lr))
+    return params, opt, tree.finite(params)

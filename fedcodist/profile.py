@@ -1,6 +1,6 @@
 """Where the time of a round goes, for `run --profile`. Nothing is measured, and nothing waits, unless somebody watches.
 
-`spent("clients")` around a piece of work adds its wall time under that name; of spans within each other the outermost counts, so that those
+`timed("clients")` around a piece of work adds its wall time under that name; of spans within each other the outermost counts, so that those
 of the thread that runs the rounds, and what is left, add up to the round. Work of other threads goes under names that end with "threads":
 they run beside each other, and a thread that is kept from its core is still counted, so their sum may be more than the cores' time. JAX
 gives results before they are computed, so a span that ends with one waits for it.
@@ -45,7 +45,7 @@ def watch() -> Iterator[Clock]:
     """Measure in the body.
 
     >>> with watch() as clock:
-    ...     with spent("sleep"):
+    ...     with timed("sleep"):
     ...         time.sleep(0.01)
     >>> clock.take()["sleep"] >= 0.01
     True
@@ -59,7 +59,7 @@ def watch() -> Iterator[Clock]:
 
 
 @contextmanager
-def spent(name: str, waiting: bool = False) -> Iterator[None]:
+def timed(name: str, waiting: bool = False) -> Iterator[None]:
     """The time of the body, if anybody watches."""
     watching = [clock for clock in _watching if not waiting or clock.thread == get_ident()]
     if not watching or getattr(_open, "span", False):
@@ -74,9 +74,9 @@ def spent(name: str, waiting: bool = False) -> Iterator[None]:
             clock.add(name, seconds)
 
 
-def waited(name: str) -> AbstractContextManager[None]:
+def timed_wait(name: str) -> AbstractContextManager[None]:
     """The time of a body that waits for other threads: it counts in the thread that runs the rounds, and is no work elsewhere."""
-    return spent(name, waiting=True)
+    return timed(name, waiting=True)
 
 
 def whole(spans: Mapping[str, float], seconds: float) -> dict[str, float]:

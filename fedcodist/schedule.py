@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from fedcodist.settings import checked, setting
+from fedcodist.settings import Problem, checked, join, nearest, number_hint, read_kind, setting, show
 from fedcodist.types import Schedule
 
 
@@ -106,11 +107,48 @@ class After:
 SCHEDULES = {cls.kind: cls for cls in (Constant, Linear, Cosine, Every, After)}
 
 
-def over_rounds(schedule: Schedule, rounds: int) -> Schedule:
-    """The schedule with its length filled in, where it was left to be that of the run."""
+def over_rounds(schedule: Any, rounds: int) -> Any:
+    """The schedule, or each one of a table by pool, with its length filled in where it was left to be that of the run."""
+    if isinstance(schedule, Mapping):
+        return {name: over_rounds(inner, rounds) for name, inner in schedule.items()}
     if getattr(schedule, "over", None) == 0:
-        return dataclasses.replace(schedule, over=rounds)  # type: ignore[type-var]
+        return dataclasses.replace(schedule, over=rounds)
     return schedule
+
+
+def by_pool(schedules: Any, pool: str, otherwise: Schedule) -> Schedule:
+    """This pool's schedule: the one for all pools, or its own in a table; `otherwise` for a pool that the table does not name."""
+    return schedules.get(pool, otherwise) if isinstance(schedules, Mapping) else schedules
+
+
+def read_shares(value: Any, path: str, problems: list[Problem]) -> Any:
+    """Shares between 0 and 1 in a config: a number, a schedule (a table with `kind`), or a table of these by pool."""
+    if isinstance(value, dict) and "kind" not in value:
+        return {pool: read_shares(v, f"{path}.{pool}", problems) for pool, v in value.items()}
+    if isinstance(value, dict):
+        schedule = read_kind(SCHEDULES, value, path, problems)
+        for name in ("value", "start", "end", "otherwise"):
+            _check_share(getattr(schedule, name, 0.0), f"{path}.{name}", problems)
+        return schedule
+    _check_share(value, path, problems)
+    return Constant(float(value)) if isinstance(value, int | float) and 0 <= value <= 1 else None
+
+
+def unknown_pools(table: Mapping[str, Any], path: str, pools: Sequence[str]) -> list[Problem]:
+    """What is wrong with a table of schedules by pool."""
+    found = []
+    for name, value in table.items():
+        if name not in pools:
+            found.append(Problem(join(path, name), "an unknown pool", " | ".join(pools), nearest(name, pools)))
+        elif isinstance(value, Mapping):
+            found.append(Problem(join(path, name), "a table without kind", "a number >= 0 and <= 1, or a schedule"))
+    return found
+
+
+def _check_share(value: Any, path: str, problems: list[Problem]) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        allowed = "a number >= 0 and <= 1, a schedule, or a table of these by pool"
+        problems.append(Problem(path, show(value), allowed, number_hint(value)))
 
 
 def _progress(t: int, over: int) -> float:

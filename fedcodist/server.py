@@ -144,7 +144,7 @@ class Optax:
             raise SettingError([Problem(f"Optax.args.{a}", "an unknown key", allowed, nearest(a, known)) for a in unknown])
 
     def optimizer(self) -> optax.GradientTransformation:
-        return optax_optimizers()[self.name](learning_rate=1.0, **self.args)
+        return _of_optax(self.name, tuple(sorted(self.args.items())))
 
 
 SERVERS = {cls.kind: cls for cls in (Average, Momentum, Adam, FedAdam, FedYogi, FedAdagrad, Optax)}
@@ -162,6 +162,11 @@ def _is_optimizer(maker: Any) -> bool:
     params = inspect.signature(maker).parameters
     required = [p.name for p in params.values() if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     return required == ["learning_rate"]
+
+
+@lru_cache
+def _of_optax(name: str, args: tuple[tuple[str, float], ...]) -> optax.GradientTransformation:
+    return optax_optimizers()[name](learning_rate=1.0, **dict(args))
 
 
 def rate(server: Any, rounds: int) -> Schedule:

@@ -40,9 +40,10 @@ class SettingError(ValueError):
         super().__init__("\n".join(map(str, problems)))
 
 
-def setting(default: Any = dataclasses.MISSING, *, gt=None, ge=None, lt=None, le=None, kinds=None, reader=None) -> Any:
-    """A dataclass field with its allowed range; or the registry that its `kind` key chooses from; or its own reader."""
-    metadata = {"gt": gt, "ge": ge, "lt": lt, "le": le, "kinds": kinds, "reader": reader}
+def setting(default: Any = dataclasses.MISSING, *, gt=None, ge=None, lt=None, le=None, kinds=None, reader=None, silent=None) -> Any:
+    """A dataclass field with its allowed range; or the registry that its `kind` key chooses from; or its own reader. A `silent` one is not
+    written down while it has its default, so that digests of configs that were made before it existed hold."""
+    metadata = {"gt": gt, "ge": ge, "lt": lt, "le": le, "kinds": kinds, "reader": reader, "silent": silent}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -182,7 +183,8 @@ def join(path: str, key: str) -> str:
 def plain(part: Any) -> Any:
     """The part as a plain table again: the inverse of `read`, for the resolved config and its digest."""
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
-        table = {f.name: plain(getattr(part, f.name)) for f in dataclasses.fields(part) if f.init}
+        said = [f for f in dataclasses.fields(part) if f.init and not (f.metadata.get("silent") and getattr(part, f.name) == f.default)]
+        table = {f.name: plain(getattr(part, f.name)) for f in said}
         kind = getattr(type(part), "kind", None)
         return {"kind": kind, **table} if kind else table
     if isinstance(part, dict):

@@ -103,5 +103,11 @@ def problems(table: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> 
     return found
 
 
+def too_few(pools: Sequence[str]) -> list[Problem]:
+    """What keeps pools from teaching each other: that there are not two of them."""
+    allowed = ">= 2 non-empty pools for codistillation, >= 1 for fedavg"
+    return [] if len(pools) >= 2 else [Problem("pools", f"{len(pools)} of them", allowed)]
+
+
 def _equal(teachers: Sequence[str]) -> dict[str, float]:
     return {t: 1.0 / len(teachers) for t in teachers}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from fedcodist import keys
 from fedcodist.evaluate import Metrics, evaluate
 from fedcodist.federation import Federation
-from fedcodist.types import Info, Method, Params, State
+from fedcodist.types import Info, Method, State, Voice
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,6 +21,10 @@ class Experiment:
     rounds: int
     seed: int = 0
     config: Any = None  # the Config it was loaded from, if it was
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "federation", replace(self.federation, rounds=self.rounds))  # students' rates decay over them
+        object.__setattr__(self, "method", self.method.over(self.rounds))
 
     def __repr__(self) -> str:  # not its arrays
         pools = ", ".join(self.federation.names)
@@ -39,8 +43,8 @@ class Step(NamedTuple):
         return f"Step(t={self.t}, info={self.info})"
 
     @property
-    def models(self) -> dict[str, Params]:
-        """The server models of this round, by pool."""
+    def models(self) -> dict[str, Voice]:
+        """The models of this round by name, each pool's and whatever else the method has: (model, params)."""
         return self.experiment.method.models(self.experiment.federation, self.state)
 
     def evaluate(self, split: str = "held_out") -> dict[str, Metrics]:

@@ -1,4 +1,4 @@
-"""The words of this package, as types: what a model, a client's data, a reply, a fold and a method are.
+"""The words of this package, as types: what a model, a client's data, a question, an answer, a fold, a rule and a method are.
 
 Everything is a pure function or a frozen value. A *gradient* is always "before minus after", so that a client's model difference, a
 distillation's model difference and a true gradient are one kind of thing and may be added (the paper's eq. 1 and 2).
@@ -6,14 +6,18 @@ distillation's model difference and a true gradient are one kind of thing and ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
 import jax
 import numpy as np
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from fedcodist.federation import Federation
+    from fedcodist.pool import Pool
+    from fedcodist.settings import Problem
 
 Array = jax.Array | np.ndarray
 Params = Any  # a pytree of float arrays
@@ -23,10 +27,28 @@ Schedule = Callable[[int], float]  # of the round t = 1..R; kept outside optimiz
 
 
 class Model(NamedTuple):
-    """Any neural network: two pure functions. `apply` with `key=None` is evaluation."""
+    """Any neural network: two pure functions. `apply` with `key=None` is evaluation. The rest is optional."""
 
     init: Callable[[Key], Params]
     apply: Callable[[Params, Array, Any], Array]  # (params, inputs, key or None) -> logits
+    features: Callable[[Params, Array, Any], tuple[Array, dict[str, Array]]] | None = None  # -> logits, {layer: activations}
+    narrow: Callable[[float], Narrow] | None = None  # a sub-model of this share of every hidden width
+    spec: Any = None  # what it was built from: a frozen dataclass that can be written down and built again elsewhere
+
+
+class Narrow(NamedTuple):
+    """A sub-model of a wider one: a prefix of every hidden dimension."""
+
+    model: Model
+    cut: Callable[[Params], Params]  # the wide model's parameters -> the sub-model's
+    paste: Callable[[Params, Params], Params]  # (wide, sub) -> wide, with the sub-model's numbers in their places
+
+
+class Voice(NamedTuple):
+    """A model that can speak: a pool's server model, a sub-model, an ensemble, a client's own."""
+
+    model: Model
+    params: Params
 
 
 class Examples(NamedTuple):
@@ -46,28 +68,30 @@ class Split(NamedTuple):
 
 
 class Data(NamedTuple):
-    """One client's examples as its work sees them: perhaps padded, with `n` real rows in front."""
+    """One client's examples as its work sees them: perhaps padded, with `n` real rows in front; and what the client keeps itself."""
 
     x: Array
     y: Array
     n: Array  # scalar int32
+    own: Tree = ()
 
 
 class Reply(NamedTuple):
-    """What a client sends back: a value (as a rule its gradient), its weight (its number of examples) and what it saw."""
+    """What a client sends back: a value (as a rule its gradient), its weight (its number of examples) and what it saw. `own` is not sent:
+    it stays at the client until the client is asked again."""
 
     value: Tree
     weight: Array
     info: Mapping[str, Array]
+    own: Tree = ()
 
 
-class Fold(NamedTuple):
-    """How replies combine: a monoid, so that a compiled block of clients, a cluster and a stream from a network share it."""
+class Each(NamedTuple):
+    """Replies one by one, in the order of their clients' ids, without those that were dropped."""
 
-    zero: Callable[[Reply], Tree]  # of a reply's shapes
-    add: Callable[[Tree, Reply], Tree]
-    join: Callable[[Tree, Tree], Tree]
-    done: Callable[[Tree], Folded]
+    clients: tuple[str, ...]
+    values: Tree  # the replies' values, stacked: [clients, ...]
+    weights: np.ndarray  # [clients]
 
 
 class Folded(NamedTuple):
@@ -80,25 +104,35 @@ class Folded(NamedTuple):
     info: Mapping[str, Array]
 
 
-class PoolState(NamedTuple):
-    """What the next round needs of a pool, and nothing else."""
+class Fold(Protocol):
+    """How replies combine: a monoid, so that a compiled block of clients, a cluster and a stream from a network share it.
 
-    params: Params
-    opt: Tree
+    A fold that must see all replies at once says `each = True`: its `add` only counts, and `done` gets the replies one by one.
+    """
 
+    each: ClassVar[bool] = False
 
-State = dict[str, PoolState]
-Info = dict[str, Any]  # JSON-able: what happened, for the journal
+    def zero(self, reply: Reply) -> Tree:
+        """The empty total, for replies of these shapes."""
+        ...
+
+    def add(self, total: Tree, reply: Reply) -> Tree: ...
+
+    def join(self, a: Tree, b: Tree) -> Tree: ...
+
+    def done(self, total: Tree, each: Each | None, key: Key) -> Folded:
+        """The end. `key` is for folds that add noise."""
+        ...
 
 
 class Objective(Protocol):
     """What is learned, as pure functions that run inside compiled programs. Hashable: it is part of a program's identity."""
 
-    def see(self, x: Array, key: Any = None) -> Array:
+    def inputs(self, x: Array, key: Any = None) -> Array:
         """Model inputs from raw rows; augmented if a key is given."""
         ...
 
-    def see_public(self, x: Array, key: Any = None) -> Array:
+    def public_inputs(self, x: Array, key: Any = None) -> Array:
         """Model inputs for distillation; with the stronger augmentation of public data if a key is given."""
         ...
 
@@ -106,7 +140,7 @@ class Objective(Protocol):
         """Training loss of each row: [batch]."""
         ...
 
-    def counts(self, inputs: Array) -> Array:
+    def mask(self, inputs: Array) -> Array:
         """Which predictions count in distillation: [batch], or [batch, length] for text (PAD does not)."""
         ...
 
@@ -125,11 +159,147 @@ class Work(Protocol):
     def __call__(self, model: Model, objective: Objective, sent: Tree, data: Data, key: Any) -> Reply: ...
 
 
-class Method(Protocol):
-    """One paper. Rounds are t = 1..R; everything random comes from `key` by name."""
+class Ask(NamedTuple):
+    """A complete question to some clients: it holds no client's data, so it can go to a thread, an actor or a device."""
 
-    def init(self, fed: Federation, key: Key) -> State: ...
+    pool: str
+    clients: tuple[str, ...]  # in the order of their ids
+    model: Model
+    objective: Objective
+    work: Work
+    fold: Fold
+    sent: Tree
+    key: Key
+    t: int
+    own: Mapping[str, Tree] | None = None  # {client: what it kept when it was last asked}
+    each: bool = False  # whether the replies are wanted one by one as well
+    spare: tuple[str, ...] = ()  # the next clients of the same random order, for engines that ask more than they need
+
+
+class Answer(NamedTuple):
+    """What came back: the folded replies, and what else the question asked for."""
+
+    value: Tree
+    weight: Array
+    used: Array
+    dropped: Array
+    info: Mapping[str, Array]
+    own: Mapping[str, Tree]  # {client: what it keeps}, of the clients whose replies were used
+    each: Each | None
+    reasons: Mapping[str, int]  # {why replies were dropped: how many}
+    bytes_down: int
+    bytes_up: int
+
+
+class Host(Protocol):
+    """The machine that runs the server: it maps the server's work over its cores."""
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        """function(item) for each item, side by side where there are cores, results in the order of the items."""
+        ...
+
+    def start(self, function: Callable[[], Any]) -> Future:
+        """Begin function() beside whatever comes next, where there are threads. A failure of `gather` cancels it."""
+        ...
+
+
+class Engine(Protocol):
+    """Where the clients are. All engines agree on what a round computes."""
+
+    @property
+    def host(self) -> Host: ...
+
+    def gather(self, population: Mapping[str, Mapping[str, Examples]], asks: Sequence[Ask]) -> list[Answer | None]:
+        """Let every client of every ask work, and fold each ask's replies in an order that nothing can change.
+
+        `population` is {pool: {client: examples}}. All pools are asked at once, so that an engine can keep its cores busy with one while
+        another comes to its end. None is the answer of a pool that lost its quorum.
+        """
+        ...
+
+
+class PoolState(NamedTuple):
+    """What the next round needs of a pool, and nothing else."""
+
+    params: Params
+    opt: Tree
+    kept: Tree = ()  # by the pool's rule: control variates, a dual model, what clients keep
+
+
+State = dict[str, PoolState]
+Info = dict[str, Any]  # JSON-able: what happened, for the journal
+
+
+class Told(NamedTuple):
+    """The end of a pool's conversation with its clients: the gradient, what the rule keeps, and what happened."""
+
+    grad: Tree
+    kept: Tree
+    info: Info
+
+
+class Rule(Protocol):
+    """What a pool and its clients say to each other in a round. It is one paper, too; FedAvg's is the default (`rule.Average`)."""
+
+    kind: ClassVar[str]
+    teachable: ClassVar[bool] = True  # whether a distillation may change the pool's model between two rounds
+
+    def problems(self, pool: Pool) -> list[Problem]:
+        """What in a pool does not go with this rule."""
+        return []
+
+    def begin(self, fed: Federation, pool: Pool, params: Params) -> Tree:
+        """What is kept before the first round."""
+        return ()
+
+    def talk(self, fed: Federation, pool: Pool, state: PoolState, t: int, key: Key) -> Generator[Sequence[Ask], Sequence[Answer], Told]:
+        """A conversation: each `yield` is one exchange with clients, of all its asks at once. It ends with the round; what lasts is
+        kept."""
+        ...
+
+    def settle(self, fed: Federation, pool: Pool, before: PoolState, after: PoolState, grad: Tree, t: int) -> PoolState:
+        """The pool after the server's step with `grad`, which may have been merged with a distillation's."""
+        return after
+
+
+class Method(Protocol):
+    """One paper. Rounds are t = 1..R; everything random comes from `key` by name.
+
+    A method declares what the rest of the package must know of it, so that nothing outside `methods/` knows one by name.
+    """
+
+    kind: ClassVar[str]
+    label: ClassVar[str]  # as tables and plots name it
+    asks: ClassVar[bool] = False  # whether it asks the clients itself, so that pools can have no rule of their own
+    leaps: ClassVar[bool] = False  # whether lessons are rare and change a model at once, so that evaluation looks around them
+
+    distill: Any = None  # the Distiller, if it distils on public data
+
+    def init(self, fed: Federation, key: Key) -> State:
+        return fed.init(key)
 
     def round(self, fed: Federation, state: State, t: int, key: Key) -> tuple[State, Info]: ...
 
-    def models(self, fed: Federation, state: State) -> dict[str, Params]: ...
+    def models(self, fed: Federation, state: State) -> dict[str, Voice]:
+        """What is evaluated, by name: each pool's server model, and whatever else there is."""
+        return fed.models(state)
+
+    def students(self, pools: Sequence[str], t: int) -> list[str]:
+        """Which of these pools are taught in round t; the federation's topology says by whom."""
+        return []
+
+    def speakers(self, fed: Federation, students: Sequence[str], info: Mapping[str, Info]) -> dict[str, int]:
+        """{pool: how many models of its architecture spoke as teachers of these students}, in a round of which `info` tells."""
+        return dict.fromkeys((teacher for student in students for teacher in fed.teachers(student)), 1)
+
+    def over(self, rounds: int) -> Self:
+        """The method for a run of so many rounds: schedules that span the run are given its length."""
+        return self
+
+    def problems(self, pools: Sequence[str]) -> list[Problem]:
+        """What does not fit these pools."""
+        return []
+
+    def warnings(self, pools: Sequence[str], rounds: int) -> list[str]:
+        """What is allowed but hardly meant."""
+        return []

@@ -19,13 +19,13 @@ from fedcodist.settings import checked, setting
 from fedcodist.types import Array, Data, Model, Objective, Params, Reply
 
 
+@tree.node("lr")
 @dataclass(frozen=True)
 @checked
 class LocalSGD:
     """FedAvg's client: `epochs` passes of SGD with a constant learning rate."""
 
     kind: ClassVar[str] = "local_sgd"
-    rates: ClassVar[tuple[str, ...]] = ("lr",)  # fields that a compiled program takes as arguments: another value compiles nothing
     lr: float = setting(0.03, gt=0, le=1e3)
     epochs: int = setting(1, ge=1, le=10_000)
     batch: int = setting(20, ge=1, le=10**6)
@@ -33,44 +33,53 @@ class LocalSGD:
     augment: bool = True
 
     def __call__(self, model: Model, objective: Objective, sent: Params, data: Data, key: Any) -> Reply:
-        return descend(self, model, objective, sent, data, key)
+        return reply(sent, data, *descend(self, model, objective, sent, data, key))
 
 
+@tree.node("lr", "mu")
 @dataclass(frozen=True)
 @checked
-class Prox:
+class Prox(LocalSGD):
     """FedProx (Li et al. 2020): LocalSGD on the loss plus mu/2 |w - sent|^2. With mu = 0 it is LocalSGD."""
 
     kind: ClassVar[str] = "prox"
-    rates: ClassVar[tuple[str, ...]] = ("lr",)  # fields that a compiled program takes as arguments: another value compiles nothing
     mu: float = setting(0.01, ge=0, le=1e3)
-    lr: float = setting(0.03, gt=0, le=1e3)
-    epochs: int = setting(1, ge=1, le=10_000)
-    batch: int = setting(20, ge=1, le=10**6)
-    shuffle: bool = True
-    augment: bool = True
 
     def __call__(self, model: Model, objective: Objective, sent: Params, data: Data, key: Any) -> Reply:
         def pull(params: Params) -> Params:  # the gradient of mu/2 |w - sent|^2
             return tree.scale(tree.sub(params, sent), self.mu)
 
-        return descend(self, model, objective, sent, data, key, pull)
+        return reply(sent, data, *descend(self, model, objective, sent, data, key, pull))
 
 
 WORKS = {cls.kind: cls for cls in (LocalSGD, Prox)}
 
 
+def reply(sent: Params, data: Data, params: Params, loss: Array) -> Reply:
+    """What a client sends after its training: its gradient, weighted by its examples."""
+    return Reply(tree.sub(sent, params), data.n.astype(jnp.float32), {"loss": loss})
+
+
+def steps(how: LocalSGD, data: Data) -> Array:
+    """How many steps of SGD the client takes; the last batch of an epoch may be short."""
+    return how.epochs * ((data.n + how.batch - 1) // how.batch)
+
+
 def descend(
-    how: LocalSGD | Prox,
+    how: LocalSGD,
     model: Model,
     objective: Objective,
     sent: Params,
     data: Data,
     key: Any,
     pull: Callable[[Params], Params] | None = None,
-) -> Reply:
-    """SGD from `sent` over the client's data; `pull` is a gradient to add to that of the loss."""
-    batches = (data.n + how.batch - 1) // how.batch  # the last one may be short
+    prox: Callable[[Params], Params] | None = None,
+) -> tuple[Params, Array]:
+    """SGD from `sent` over the client's data: the parameters after it, and the mean loss on the way.
+
+    `pull` gives a gradient to add to that of the loss, `prox` maps the parameters after each step.
+    """
+    batches = (data.n + how.batch - 1) // how.batch
 
     def loss(params: Params, x: Array, y: Array, real: Array, key: Any) -> Array:
         of_row = objective.loss(model.apply(params, x, key), y)  # [batch]
@@ -84,20 +93,19 @@ def descend(
             rows = jax.lax.dynamic_slice(order, (b * how.batch,), (how.batch,))
             real = b * how.batch + jnp.arange(how.batch) < data.n
             drop, distort = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, 2 * e + 1), b))
-            x = objective.see(data.x[rows], distort if how.augment else None)
+            x = objective.inputs(data.x[rows], distort if how.augment else None)
             value, grad = jax.value_and_grad(loss)(params, x, data.y[rows], real, drop)
             if pull is not None:
                 grad = tree.add(grad, pull(params))
             # A rate that waits for the whole gradient: else XLA copies all parameters in every step, for updates that it might begin early.
             lr = how.lr + 0.0 * sum(g[(0,) * g.ndim] for g in jax.tree.leaves(grad))
             params = jax.tree.map(lambda p, g: p - lr * g, params, grad)
-            return params, total + value * jnp.sum(real)
+            return params if prox is None else prox(params), total + value * jnp.sum(real)
 
         return jax.lax.fori_loop(0, batches, step, carry)
 
     params, total = jax.lax.fori_loop(0, how.epochs, epoch, (sent, jnp.zeros(())))
-    seen = jnp.maximum(data.n * how.epochs, 1)
-    return Reply(tree.sub(sent, params), data.n.astype(jnp.float32), {"loss": total / seen})
+    return params, total / jnp.maximum(data.n * how.epochs, 1)
 
 
 def _order(key: Any, padded: int, n: Array, batch: int, shuffle: bool) -> Array:

@@ -168,15 +168,15 @@ def test_data_are_mapped_and_clients_copied_only_when_asked():
 def test_fixed_scale_is_fedjaxs():
     x = np.full((1, 2, 2, 3), 255, np.uint8)
     want = (1 - np.array([0.4914, 0.4822, 0.4465])) / np.array([0.2023, 0.1994, 0.2010])
-    assert np.asarray(Images(2, scale="cifar").see(x))[0, 0, 0] == pytest.approx(want, rel=1e-5)
+    assert np.asarray(Images(2, scale="cifar").inputs(x))[0, 0, 0] == pytest.approx(want, rel=1e-5)
 
 
 def test_fedjaxs_floor_is_the_root_of_the_pixels():
     x = np.zeros((1, 2, 2, 3), np.uint8)
     x[0, 0] = 2  # mean 1, deviation 1: far below sqrt(12)
-    seen = np.asarray(Images(2, scale="fedjax").see(x))
+    seen = np.asarray(Images(2, scale="fedjax").inputs(x))
     assert seen[0, 0, 0, 0] == pytest.approx(1 / 12**0.5, rel=1e-5)
-    assert np.asarray(Images(2).see(x))[0, 0, 0, 0] == pytest.approx(1.0, rel=1e-5)
+    assert np.asarray(Images(2).inputs(x))[0, 0, 0, 0] == pytest.approx(1.0, rel=1e-5)
 
 
 def cropped(how, x, seed):

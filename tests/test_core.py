@@ -5,10 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedcodist import fold, keys, server, topology, tree
+from fedcodist import keys, server, topology, tree
+from fedcodist.fold import Mean
 from fedcodist.schedule import SCHEDULES, After, Constant, Cosine, Every, Linear, over_rounds
 from fedcodist.settings import SettingError
 from fedcodist.types import Reply
+
+MEAN = Mean()
 
 
 def test_tree_algebra():
@@ -64,10 +67,10 @@ def reply(value, weight):
 
 
 def folded(replies):
-    total = fold.mean.zero(replies[0])
+    total = MEAN.zero(replies[0])
     for r in replies:
-        total = fold.mean.add(total, r)
-    return fold.mean.done(total)
+        total = MEAN.add(total, r)
+    return MEAN.done(total, None, keys.root(0))
 
 
 def test_mean_is_weighted_by_examples():
@@ -87,12 +90,12 @@ def test_a_bad_reply_is_dropped_and_changes_nothing(bad):
 
 def test_blocks_join_to_the_whole():
     replies = [reply([float(i), 1.0], i + 1) for i in range(4)]
-    left, right = fold.mean.zero(replies[0]), fold.mean.zero(replies[0])
+    left, right = MEAN.zero(replies[0]), MEAN.zero(replies[0])
     for r in replies[:2]:
-        left = fold.mean.add(left, r)
+        left = MEAN.add(left, r)
     for r in replies[2:]:
-        right = fold.mean.add(right, r)
-    assert fold.mean.done(fold.mean.join(left, right)).value["w"].tolist() == folded(replies).value["w"].tolist()
+        right = MEAN.add(right, r)
+    assert MEAN.done(MEAN.join(left, right), None, keys.root(0)).value["w"].tolist() == folded(replies).value["w"].tolist()
 
 
 @pytest.mark.parametrize("name", topology.TOPOLOGIES)

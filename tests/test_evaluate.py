@@ -78,7 +78,7 @@ def test_the_batch_changes_nothing(batch, monkeypatch):
     assert seen == [(several, size)] * -(-7 // (several * size))  # one shape: the last program is filled up
     for domain, metrics in want["a"].items():
         assert found["a"][domain] == pytest.approx(metrics, rel=1e-6)
-    sums = module.measure(fed, "a", SCALE, WHOLE)
+    sums = module.measure(fed, [fc.Voice(fed.pools["a"].model, SCALE)], WHOLE)
     assert all(len(value) == 7 for value in sums.values())  # and the padding is cut off again
     assert sums["correct"].tolist() == RIGHT.tolist()
 
@@ -115,7 +115,7 @@ def test_both_engines_evaluate_alike():
 def test_images_are_evaluated_without_augmentation():
     # Noise images, told apart by their centre: any crop but the central one, or any flip, would be another image.
     x = np.random.default_rng(0).integers(0, 256, (9, 6, 6, 1), dtype=np.uint8)
-    centre = np.asarray(fc.Images(size=4).see(x)).reshape(9, -1)
+    centre = np.asarray(fc.Images(size=4).inputs(x)).reshape(9, -1)
 
     def nearest(params, seen, key=None):
         return params["w"] * seen.reshape(len(seen), -1) @ centre.T

@@ -16,11 +16,12 @@ from fedcodist.distill import Distiller
 from fedcodist.engines.compiled import Compiled
 from fedcodist.engines.serial import Serial
 from fedcodist.errors import ConfigError
-from fedcodist.federation import Diverged, params_of
+from fedcodist.federation import params_of
 from fedcodist.methods import FedAvg, MergedCodist, PeriodicCodist
 from fedcodist.methods.merged import merge
 from fedcodist.pool import Learns, Teaches
 from fedcodist.reports import report
+from fedcodist.rule import Diverged
 from fedcodist.runs import plan, session
 from fedcodist.schedule import After, Constant
 from fedcodist.train import train
@@ -211,11 +212,11 @@ def test_periodic_codistillation_with_oneself_is_fedavg_but_for_the_restart():
 def test_each_model_speaks_once_to_itself_and_that_is_what_it_costs(monkeypatch):
     spoken = []
 
-    def speak(model, params, inputs, real=distill.speak):
+    def speak(model, params, inputs, real=distill.teacher_logits):
         spoken.append((model, inputs.shape[0] * inputs.shape[1]))
         return real(model, params, inputs)
 
-    monkeypatch.setattr(distill, "speak", speak)
+    monkeypatch.setattr(distill, "teacher_logits", speak)
     fed, how = gauss_federation(topology="self"), Distiller(steps=4, batch=10)
     fed.codistill(how, params_of(fed.init(keys.root(0))), 1, keys.root(0), 0)
     assert sorted(spoken, key=repr) == sorted(((pool.model, 40) for pool in fed.pools.values()), key=repr)

@@ -455,16 +455,16 @@ def test_images_are_seen_as_the_portable_form_sees_them(monkeypatch, kind, shape
     ):
         for key in (None, jax.random.PRNGKey(7)):
             monkeypatch.setenv(native.SWITCH, "0")
-            want = images.see(x, key)
+            want = images.inputs(x, key)
             monkeypatch.setenv(native.SWITCH, kind)
             assert native.fits_see(x, size)
-            np.testing.assert_allclose(images.see(x, key), want, rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(images.inputs(x, key), want, rtol=1e-5, atol=1e-5)
 
 
 @needed
 def test_a_flat_image_is_seen_as_zeros_and_a_corner_outside_is_brought_back():
     flat = np.full((2, 6, 6, 3), 200, np.uint8)
-    assert not np.asarray(Images(size=4).see(flat, jax.random.PRNGKey(0))).any()
+    assert not np.asarray(Images(size=4).inputs(flat, jax.random.PRNGKey(0))).any()
     x = np.arange(36, dtype=np.uint8).reshape(1, 6, 6, 1)
     seen = native.see(x, np.array([[99, -99]]), np.array([True]), 2, 0.1)[0, :, :, 0]
     centred = np.array([[25.0, 24.0], [31.0, 30.0]]) - 27.5  # rows 4 and 5, columns 0 and 1, backwards
@@ -480,7 +480,7 @@ def test_what_see_cannot_take_goes_the_portable_way():
         and not native.fits_see(x.astype(np.float32), 8)
         and not native.fits_see(x[0], 4)
     )
-    assert np.isfinite(Images(size=8, scale="cifar").see(x)).all()  # fixed means and deviations: no kernel for these
+    assert np.isfinite(Images(size=8, scale="cifar").inputs(x)).all()  # fixed means and deviations: no kernel for these
 
 
 @needed

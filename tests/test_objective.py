@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedcodist import keys
-from fedcodist.objective import BINS, EOS, PAD, Classify, Images, NextToken, _beta, best, mixup, standardise
+from fedcodist.objective import BINS, EOS, PAD, Classify, Images, NextToken, _beta, argmax, mixup, standardise
 
 KEY = keys.root(0)
 NOISE = np.random.default_rng(0).integers(0, 256, (6, 6, 2), dtype=np.uint8)
@@ -48,40 +48,45 @@ def crops(image, size):
 
 def test_evaluation_sees_the_central_crop():
     x = np.stack([NOISE, NOISE[::-1]])
-    for see in (Images(size=4).see, Images(size=4).see_public, Classify(Images(size=4)).see, Classify(Images(size=4)).see_public):
+    for see in (
+        Images(size=4).inputs,
+        Images(size=4).public_inputs,
+        Classify(Images(size=4)).inputs,
+        Classify(Images(size=4)).public_inputs,
+    ):
         assert np.asarray(see(x)) == pytest.approx(plain(x[:, 1:5, 1:5]), abs=1e-5)
-    assert np.asarray(Images(size=6, pad=2).see(x)) == pytest.approx(plain(x), abs=1e-5)  # nothing to crop, and no zeros around it
-    assert Images(size=5).see(x).shape == (2, 5, 5, 2)  # an odd rest: still inside
+    assert np.asarray(Images(size=6, pad=2).inputs(x)) == pytest.approx(plain(x), abs=1e-5)  # nothing to crop, and no zeros around it
+    assert Images(size=5).inputs(x).shape == (2, 5, 5, 2)  # an odd rest: still inside
 
 
 def test_every_crop_is_as_likely_and_inside():
-    seen = Images(size=4, flip=False).see(batch(NOISE, 900), KEY)
+    seen = Images(size=4, flip=False).inputs(batch(NOISE, 900), KEY)
     assert seen.dtype == jnp.float32
     assert_even(which(seen, crops(NOISE, 4)))  # the nine corners, all in one batch: each image has its own draw
 
 
 def test_flips_are_left_to_right():
-    seen = Images(size=4).see(batch(NOISE, 1800), KEY)
+    seen = Images(size=4).inputs(batch(NOISE, 1800), KEY)
     both = [f for crop in crops(NOISE, 4) for f in (crop, crop[:, ::-1])]
     assert_even(which(seen, both))
 
 
 def test_padding_puts_zeros_around_a_random_crop():
     padded = np.pad(NOISE, ((1, 1), (1, 1), (0, 0)))
-    assert_even(which(Images(size=6, pad=1, flip=False).see(batch(NOISE, 900), KEY), crops(padded, 6)))
+    assert_even(which(Images(size=6, pad=1, flip=False).inputs(batch(NOISE, 900), KEY), crops(padded, 6)))
 
 
 def test_public_images_are_flipped_both_ways():
     flips = [NOISE[::a, ::b] for a, b in itertools.product((1, -1), repeat=2)]
     off = {"size": 6, "mixup_beta": 0.0}
-    assert_even(which(Images(**off).see_public(batch(NOISE, 800), KEY), flips))
-    assert which(Images(flip=False, public_flips=False, **off).see_public(batch(NOISE, 50), KEY), flips).tolist() == [50, 0, 0, 0]
-    sideways = which(Images(public_flips=False, **off).see_public(batch(NOISE, 800), KEY), flips)
+    assert_even(which(Images(**off).public_inputs(batch(NOISE, 800), KEY), flips))
+    assert which(Images(flip=False, public_flips=False, **off).public_inputs(batch(NOISE, 50), KEY), flips).tolist() == [50, 0, 0, 0]
+    sideways = which(Images(public_flips=False, **off).public_inputs(batch(NOISE, 800), KEY), flips)
     assert sideways[2:].tolist() == [0, 0]
 
 
 def test_a_key_decides_every_draw():
-    see, x = Images(size=4).see_public, batch(NOISE, 20)
+    see, x = Images(size=4).public_inputs, batch(NOISE, 20)
     assert np.array_equal(see(x, KEY), see(x, KEY))
     assert not np.array_equal(see(x, KEY), see(x, keys.root(1)))
 
@@ -93,7 +98,7 @@ def test_standardise_by_hand():
     x = np.array([7.2, 7.2, 7.2, 7.3]).reshape(1, 2, 2, 1)
     assert np.asarray(standardise(x)).ravel() == pytest.approx(np.array([-0.05, -0.05, -0.05, 0.15]), abs=1e-5)
     assert not np.asarray(standardise(np.full((2, 4, 4, 3), 200, np.uint8))).any()  # zeros, not NaN
-    assert not np.asarray(Images(size=3).see(np.full((2, 4, 4, 3), 200, np.uint8), KEY)).any()
+    assert not np.asarray(Images(size=3).inputs(np.full((2, 4, 4, 3), 200, np.uint8), KEY)).any()
 
 
 def mixed(n, beta):
@@ -132,7 +137,7 @@ def test_the_median_of_uniforms_is_beta(beta):
 
 def test_mixup_is_the_last_of_the_public_steps_and_can_be_off():
     x = np.random.default_rng(1).integers(0, 256, (8, 6, 6, 2), dtype=np.uint8)
-    on, off = (np.asarray(Images(size=6, mixup_beta=b).see_public(x, KEY)) for b in (2.0, 0.0))
+    on, off = (np.asarray(Images(size=6, mixup_beta=b).public_inputs(x, KEY)) for b in (2.0, 0.0))
     assert np.abs(off.std((1, 2, 3)) - 1).max() < 1e-4
     assert (on.std((1, 2, 3)) < 0.99).any()  # a sum of two standardised images is none itself
     assert np.asarray(mixup(jnp.asarray(off), jax.random.fold_in(KEY, 4), 2.0)) == pytest.approx(on, abs=1e-5)
@@ -140,9 +145,9 @@ def test_mixup_is_the_last_of_the_public_steps_and_can_be_off():
 
 def test_plain_rows_are_only_numbers():
     x = np.array([[1, 2], [3, 4]], np.int64)
-    for seen in (Classify().see(x), Classify().see(x, KEY), Classify().see_public(x, KEY)):
+    for seen in (Classify().inputs(x), Classify().inputs(x, KEY), Classify().public_inputs(x, KEY)):
         assert seen.dtype == jnp.float32 and seen.tolist() == [[1.0, 2.0], [3.0, 4.0]]
-    assert Classify().counts(x).tolist() == [1.0, 1.0]
+    assert Classify().mask(x).tolist() == [1.0, 1.0]
 
 
 def log(*rows):
@@ -216,12 +221,12 @@ def test_padding_has_no_part_in_the_loss():
     grad = np.asarray(jax.grad(lambda z: objective.loss(z, y).sum())(jnp.asarray(logits)))
     assert not grad[y == PAD].any()
     assert (np.abs(grad[y != PAD]).max(-1) > 0).all()
-    assert objective.counts(jnp.asarray(y)).tolist() == (y != PAD).astype(float).tolist()
+    assert objective.mask(jnp.asarray(y)).tolist() == (y != PAD).astype(float).tolist()
 
 
 def test_text_is_seen_as_it_is():
     x = np.array([[1, 3, 2, 0]], np.uint16)  # as a store keeps it
-    for seen in (NextToken(OOV).see(x, KEY), NextToken(OOV).see_public(x, KEY)):
+    for seen in (NextToken(OOV).inputs(x, KEY), NextToken(OOV).public_inputs(x, KEY)):
         assert seen.dtype == np.int32 and seen.tolist() == x.tolist()
 
 
@@ -243,8 +248,8 @@ def test_best_is_argmax(classes):
     logits[:20] = np.round(logits[:20])  # ties: the first counts
     logits[0] = 0.0
     logits[1, -1] = logits[2, 0] = 99.0
-    assert np.array_equal(np.asarray(best(logits)), logits.argmax(-1))
-    assert np.array_equal(np.asarray(best(logits.reshape(4, 10, classes))), logits.reshape(4, 10, classes).argmax(-1))
+    assert np.array_equal(np.asarray(argmax(logits)), logits.argmax(-1))
+    assert np.array_equal(np.asarray(argmax(logits.reshape(4, 10, classes))), logits.reshape(4, 10, classes).argmax(-1))
 
 
 def test_the_best_word_is_no_special_token():

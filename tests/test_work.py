@@ -8,7 +8,7 @@ import pytest
 from worlds import finish, gauss_federation, same_bits
 
 from fedcodist import keys
-from fedcodist.engines import compiled
+from fedcodist.engines import blocks
 from fedcodist.methods.fedavg import FedAvg
 from fedcodist.models import MLP
 from fedcodist.objective import Classify
@@ -96,9 +96,9 @@ def test_another_rate_compiles_nothing_and_a_work_of_ones_own_keeps_its_fields()
         return finish(gauss_federation(work=work), FedAvg(), rounds=1).state
 
     one = trained(LocalSGD(lr=0.1, batch=4))
-    before = compiled._run_block._cache_size()
+    before = blocks._run._cache_size()
     other = trained(LocalSGD(lr=0.2, batch=4))
-    assert compiled._run_block._cache_size() == before and not same_bits(one, other)
+    assert blocks._run._cache_size() == before and not same_bits(one, other)
     own = trained(Strict(0.1))
-    assert compiled._run_block._cache_size() > before
+    assert blocks._run._cache_size() > before
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), own, one)

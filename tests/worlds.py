@@ -8,7 +8,7 @@ import numpy as np
 from fedcodist.distill import Distiller
 from fedcodist.engines.compiled import Compiled
 from fedcodist.federation import Federation
-from fedcodist.methods import FedAvg, MergedCodist, PeriodicCodist
+from fedcodist.methods import FedAvg, FedDF, MergedCodist, PeriodicCodist
 from fedcodist.models import MLP
 from fedcodist.objective import Classify
 from fedcodist.pool import Learns, Pool
@@ -38,7 +38,7 @@ def scalar_federation(start_a: float = 0.0, start_b: float = 2.0, engine=None, l
     pools = {
         name: Pool(name, SCALAR, task.clients, start={"w": jnp.float32(start)}, **given) for name, start in (("a", start_a), ("b", start_b))
     }
-    return Federation(task, pools, engine=engine or Compiled())
+    return Federation(task, pools, engine=engine or Compiled(), rounds=1)
 
 
 # -- Gaussian classes, ragged clients --
@@ -66,6 +66,7 @@ def gauss_federation(names=("small", "large"), engine=None, topology="complete",
     for i, name in enumerate(names):
         clients = task.clients if i % 2 == 0 else {c: task.clients[c] for c in list(task.clients)[:5]}
         given = {
+            "clients": clients,
             "cohort": 3,
             "work": LocalSGD(lr=0.1, batch=4),
             "server": Adam().optimizer(),
@@ -73,7 +74,7 @@ def gauss_federation(names=("small", "large"), engine=None, topology="complete",
             "learns": Learns(lr=0.01, self_weight=0.1),
         } | pool
         width = WIDTHS.get(name, 4 + 8 * i)
-        pools[name] = Pool(name, MLP((width,)).build((4,), 3), clients, **given)
+        pools[name] = Pool(name, MLP((width,)).build((4,), 3), **given)
     return Federation(task, pools, topology, engine or Compiled(), rounds)
 
 
@@ -86,6 +87,7 @@ def methods() -> dict:
         "fedavg": FedAvg(),
         "periodic": PeriodicCodist(period=2, distill=SHORT),
         "merged": MergedCodist(alpha=Constant(0.5), distill=SHORT),
+        "feddf": FedDF(distill=SHORT),
     }
 
 

@@ -16,9 +16,7 @@ from fedcodist.config.schema import Config, PoolConfig
 from fedcodist.errors import ConfigError, DataError
 from fedcodist.federation import Federation
 from fedcodist.fold import FOLDS
-from fedcodist.methods import MergedCodist, PeriodicCodist
 from fedcodist.pool import Pool
-from fedcodist.schedule import over_rounds
 from fedcodist.server import rate
 from fedcodist.settings import Problem
 from fedcodist.task import Task
@@ -27,17 +25,7 @@ from fedcodist.train import Experiment
 
 def warnings(config: Config) -> list[str]:
     """What is allowed but hardly meant."""
-    method, found = config.method, []
-    if isinstance(method, PeriodicCodist) and method.period > config.rounds:
-        found.append(f"method.period: {method.period} is more than the {config.rounds} rounds: codistillation never happens")
-    if isinstance(method, MergedCodist):
-        alphas = {name: method.alpha_of(name) for name in config.pools}
-        values = {name: getattr(alpha, "value", None) for name, alpha in alphas.items()}
-        if all(value == 1 and alphas[n].kind == "constant" for n, value in values.items()):  # type: ignore[attr-defined]
-            found.append("method.alpha: 1 is plain FedAvg: distillation is skipped")
-        if any(value == 0 for value in values.values()):
-            found.append("method.alpha: 0 lets the clients' gradient set only the length of a step")
-    return found
+    return config.method.warnings(list(config.pools), config.rounds)
 
 
 def build(config: Config, seed: int, clamp: bool = False) -> Experiment:
@@ -58,7 +46,7 @@ def assemble(config: Config, task: Task, seed: int, clamp: bool = False) -> Expe
     order = keys.permutation(keys.derive(keys.root(getattr(config.task, "split_seed", 0)), "membership"), len(task.clients))
     everyone = [sorted(task.clients)[i] for i in order]
     rows = jax.ShapeDtypeStruct((2, *task.held_out.x.shape[1:]), task.held_out.x.dtype)
-    shape = jax.eval_shape(task.objective.see, rows).shape[1:]
+    shape = jax.eval_shape(task.objective.inputs, rows).shape[1:]
     pools = {}
     for name, given in config.pools.items():
         clients = _clients(task, given, everyone, f"pools.{name}", problems)
@@ -74,20 +62,22 @@ def assemble(config: Config, task: Task, seed: int, clamp: bool = False) -> Expe
             clients=clients,
             cohort=cohort,
             work=given.work,
-            fold=FOLDS[given.fold],
+            fold=FOLDS[given.fold]() if isinstance(given.fold, str) else given.fold,
+            rule=given.rule,
             server=replace(given.server, lr=1.0, decay="none").optimizer(),  # the pool's lr multiplies: one program for all rates
             lr=rate(given.server, config.rounds),
             learns=given.learns,
             teaches=given.teaches,
         )
+        problems += given.rule.problems(pools[name])
     problems += _check_membership(config.membership, pools)
-    method = _with_rounds(config.method, config.rounds)
-    if distill := getattr(method, "distill", None):
-        method = _check_public(method, distill, task, clamp, problems)
+    method = config.method
+    if method.distill is not None:
+        method = _check_public(method, method.distill, task, clamp, problems)
     if problems:
         raise ConfigError("\n".join(map(str, problems[:MAX_PROBLEMS])))
     table = config.topology if config.topology != "auto" else "complete" if len(pools) <= 4 else "chain"
-    fed = Federation(task, pools, table, config.engine, config.rounds)
+    fed = Federation(task, pools, table, config.engine)
     return Experiment(fed, method, config.rounds, seed, config)
 
 
@@ -137,14 +127,14 @@ def _check_model(task: Task, part: Any, model: Any, name: str, problems: list[Pr
     x, y = (jax.ShapeDtypeStruct((2, *a.shape[1:]), a.dtype) for a in (task.held_out.x, task.held_out.y))
 
     def loss(key: Any, x: Any, y: Any) -> Any:
-        return task.objective.loss(model.apply(model.init(key), task.objective.see(x), None), y)
+        return task.objective.loss(model.apply(model.init(key), task.objective.inputs(x), None), y)
 
     try:
         fits = jax.eval_shape(loss, jax.ShapeDtypeStruct((2,), "uint32"), x, y).shape == (2,)
     except (TypeError, ValueError, IndexError):
         fits = False
     if not fits:
-        shape = "x".join(map(str, jax.eval_shape(task.objective.see, x).shape[1:]))
+        shape = "x".join(map(str, jax.eval_shape(task.objective.inputs, x).shape[1:]))
         allowed = f"a model for inputs of {shape} {x.dtype.name} and {task.classes} classes"
         problems.append(Problem(f"pools.{name}.model", type(part).kind, allowed))
 
@@ -175,12 +165,3 @@ def _check_public(method: Any, distill: Any, task: Task, clamp: bool, problems: 
         shapes = f"{list(task.public.x.shape[1:])} against {list(task.held_out.x.shape[1:])}"
         raise DataError(f"task.public: got rows of {shapes}; allowed the clients' own shape")
     return method
-
-
-def _with_rounds(method: Any, rounds: int) -> Any:
-    alpha = getattr(method, "alpha", None)
-    if alpha is None:
-        return method
-    if isinstance(alpha, Mapping):
-        return replace(method, alpha={name: over_rounds(a, rounds) for name, a in alpha.items()})
-    return replace(method, alpha=over_rounds(alpha, rounds))

@@ -12,13 +12,13 @@ import numpy as np
 from fedcodist import settings
 from fedcodist.clients import sizes
 from fedcodist.config.schema import HARMLESS, Config
-from fedcodist.methods import FedAvg
+from fedcodist.methods import BASELINE
 from fedcodist.task import Task
 
 
 def twin(config: Config) -> Config:
-    """The same experiment under plain FedAvg: same seeds, clients, batches and initial parameters."""
-    return replace(config, method=FedAvg())
+    """The same experiment under the baseline, plain FedAvg: same seeds, clients, batches and initial parameters."""
+    return replace(config, method=BASELINE())
 
 
 def plain(config: Config) -> dict[str, Any]:

@@ -6,7 +6,7 @@ A file may be `like` another one, and a pool like another pool; what is inherite
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from fedcodist import settings, topology
 from fedcodist.config import toml
 from fedcodist.config.schema import Config
 from fedcodist.errors import ConfigError
-from fedcodist.methods import FedAvg
+from fedcodist.rule import Average
 from fedcodist.settings import Problem
 from fedcodist.storage.durable import NAME
 
@@ -137,24 +137,21 @@ def relations(config: Config) -> list[Problem]:
     for name in names:
         if not re.fullmatch(NAME, name):
             found.append(Problem(settings.join("pools", name), "a pool of this name", f"a name that matches {NAME}"))
-    if not names or (len(names) < 2 and not isinstance(config.method, FedAvg)):
-        found.append(Problem("pools", f"{len(names)} of them", ">= 2 non-empty pools for codistillation, >= 1 for fedavg"))
+    found += config.method.problems(names) or ([] if names else [Problem("pools", "0 of them", "at least one pool")])
     if isinstance(config.topology, dict):
         found += topology.problems(config.topology, names)
     elif config.topology not in ("auto", *topology.TOPOLOGIES):
         allowed = ("auto", *topology.TOPOLOGIES)
         hint = settings.nearest(config.topology, allowed)
         found.append(Problem("topology", settings.show(config.topology), f"{' | '.join(allowed)}, or a table", hint))
-    alpha = getattr(config.method, "alpha", None)
-    if isinstance(alpha, Mapping):
-        for name, value in alpha.items():
-            where = settings.join("method.alpha", name)
-            if name not in names:
-                found.append(Problem(where, "an unknown pool", " | ".join(names), settings.nearest(name, names)))
-            elif isinstance(value, Mapping):
-                found.append(Problem(where, "a table without kind", "a number >= 0 and <= 1, or a schedule"))
     for name, pool in config.pools.items():
         choice = pool.clients
         if sum(bool(c) for c in (choice.take, choice.share, choice.ids)) > 1:
             found.append(Problem(f"pools.{name}.clients", "more than one of them", "one of take, share, ids"))
+        if config.method.asks and pool.rule != Average():
+            allowed = f"average: {config.method.kind} asks the clients itself"
+            found.append(Problem(f"pools.{name}.rule", type(pool.rule).kind, allowed))
+        if config.method.distill is not None and not pool.rule.teachable:
+            allowed = f"a rule whose model can be taught: {config.method.kind} distils"
+            found.append(Problem(f"pools.{name}.rule", type(pool.rule).kind, allowed))
     return found

@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedcodist import keys
-from fedcodist.engines import Ask
-from fedcodist.profile import spent
-from fedcodist.types import Data, Folded, Key, Tree
-
-if TYPE_CHECKING:
-    from fedcodist.pool import Pool
-    from fedcodist.task import Task
+from fedcodist.engines import blocks
+from fedcodist.fold import usable
+from fedcodist.profile import timed
+from fedcodist.types import Answer, Ask, Data, Each, Examples
 
 
-@dataclass(frozen=True)
-class Serial:
-    """A Python loop over the clients; put a breakpoint anywhere."""
-
-    kind: ClassVar[str] = "serial"
-
-    def gather(self, task: Task, asks: Sequence[Ask]) -> list[Folded]:
-        with jax.disable_jit(), spent("clients"):
-            return [_gather(task, *ask) for ask in asks]
+class Inline:
+    """A host that does everything at once, in this thread."""
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
         return map(function, items)
 
-    def beside(self, function: Callable[[], Any]) -> Future:
+    def start(self, function: Callable[[], Any]) -> Future:
         later: Future = Future()
         try:
             later.set_result(function())
@@ -42,11 +33,36 @@ class Serial:
         return later
 
 
-def _gather(task: Task, pool: Pool, sent: Tree, cohort: Sequence[str], key: Key) -> Folded:
-    total = None
-    for client in sorted(cohort):
-        x, y = pool.clients[client]
-        data = Data(jnp.asarray(x), jnp.asarray(y), jnp.int32(len(x)))
-        reply = pool.work(pool.model, task.objective, sent, data, keys.derive(key, client))
-        total = pool.fold.add(pool.fold.zero(reply) if total is None else total, reply)
-    return pool.fold.done(total)
+@dataclass(frozen=True)
+class Serial:
+    """A Python loop over the clients; put a breakpoint anywhere."""
+
+    kind: ClassVar[str] = "serial"
+
+    @property
+    def host(self) -> Inline:
+        return Inline()
+
+    def gather(self, population: Mapping[str, Mapping[str, Examples]], asks: Sequence[Ask]) -> list[Answer | None]:
+        with jax.disable_jit(), timed("clients"):
+            return [_gather(ask, population[ask.pool]) for ask in asks]
+
+
+def _gather(ask: Ask, examples: Mapping[str, Examples]) -> Answer:
+    total, own, each = None, {}, []
+    for client in sorted(ask.clients):
+        x, y = examples[client]
+        data = Data(jnp.asarray(x), jnp.asarray(y), jnp.int32(len(x)), ask.own[client] if ask.own else ())
+        reply = ask.work(ask.model, ask.objective, ask.sent, data, keys.derive(ask.key, client))
+        total = ask.fold.add(ask.fold.zero(reply) if total is None else total, reply)
+        if usable(reply):
+            own |= {client: jax.tree.map(np.asarray, reply.own)} if jax.tree.leaves(reply.own) else {}
+            each.append((client, reply.value, float(reply.weight)))
+    singles = _each(each) if ask.each or ask.fold.each else None
+    folded = ask.fold.done(total, singles, keys.derive(ask.key, "fold"))
+    return blocks.answer(ask, folded, own, singles if ask.each else None)
+
+
+def _each(replies: list[Any]) -> Each:
+    values = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[value for _, value, _ in replies]) if replies else ()
+    return Each(tuple(client for client, _, _ in replies), values, np.array([weight for _, _, weight in replies], np.float32))

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import atexit
 import heapq
+import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from functools import lru_cache
 from itertools import count
 from threading import Condition, Thread, current_thread, main_thread
 from typing import Any, NamedTuple
+
+SERVER, CLIENTS = 0, 1  # what is urgent: the server's work is a chain, the clients' a heap of blocks
 
 
 class _Task(NamedTuple):
@@ -25,10 +29,10 @@ class _Task(NamedTuple):
     args: tuple[Any, ...]
 
 
-class Crew:
+class PriorityThreads:
     """So many threads, which live as long as the process.
 
-    >>> list(Crew(2).map(abs, [-1, -2, -3]))
+    >>> list(PriorityThreads(2).map(abs, [-1, -2, -3]))
     [1, 2, 3]
     """
 
@@ -56,7 +60,7 @@ class Crew:
         """function(item) for each item, in the order of the items. The first failure is raised, and what has not begun is given up."""
         return _results([self.submit(urgency, function, item) for item in items])
 
-    def beside(self, function: Callable[[], Any]) -> Future:
+    def start(self, function: Callable[[], Any]) -> Future:
         """Have function() done by a thread of its own, a conductor, which may wait for the others: a member that did could be the last
         one. After `cancel` nobody works for it any more, so that it ends with what it is doing itself."""
         future: Future = Future()
@@ -73,7 +77,7 @@ class Crew:
                 with self._changed:
                     del self._conductors[thread]
 
-        thread = Thread(target=conduct, name="fedcodist-beside", daemon=True)
+        thread = Thread(target=conduct, name="fedcodist-start", daemon=True)
         with self._changed:
             if self._given_up():
                 future.cancel()
@@ -128,3 +132,15 @@ def _results(futures: list[Future]) -> Iterator[Any]:
     finally:
         for future in futures:
             future.cancel()
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on every system
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+@lru_cache
+def shared(workers: int) -> PriorityThreads:
+    """The threads of this process, once for each number of them."""
+    return PriorityThreads(workers)

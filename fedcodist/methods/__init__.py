@@ -1,7 +1,9 @@
-"""One paper, one file. A method says what a round is, with a federation's four verbs."""
+"""One paper, one file. A method says what a round is, with a federation's verbs, and declares what the rest must know of it."""
 
 from fedcodist.methods.fedavg import FedAvg
+from fedcodist.methods.feddf import FedDF
 from fedcodist.methods.merged import MergedCodist
 from fedcodist.methods.periodic import PeriodicCodist
 
-METHODS = {cls.kind: cls for cls in (FedAvg, PeriodicCodist, MergedCodist)}
+METHODS = {cls.kind: cls for cls in (FedAvg, PeriodicCodist, MergedCodist, FedDF)}
+BASELINE = FedAvg  # the twin that every other method is measured against

@@ -9,24 +9,19 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedcodist import tree
-from fedcodist.federation import Federation, params_of
-from fedcodist.types import Info, Key, Params, State
+from fedcodist.federation import Federation
+from fedcodist.types import Info, Key, Method, State
 
 
 @dataclass(frozen=True)
-class FedAvg:
+class FedAvg(Method):
     """Federated averaging in every pool, nothing shared."""
 
     kind: ClassVar[str] = "fedavg"
-
-    def init(self, fed: Federation, key: Key) -> State:
-        return fed.init(key)
+    label: ClassVar[str] = "FedAvg"
 
     def round(self, fed: Federation, state: State, t: int, key: Key) -> tuple[State, Info]:
-        grad, info = fed.gradients(params_of(state), t, key)
+        state, grad, info = fed.gradients(state, t, key)
         for i in grad:
             info[i]["grad_norm"] = float(tree.norm(grad[i]))
         return fed.step(state, grad, t), info
-
-    def models(self, fed: Federation, state: State) -> dict[str, Params]:
-        return params_of(state)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import jax
@@ -12,66 +12,63 @@ import jax.numpy as jnp
 from fedcodist import tree
 from fedcodist.distill import Distiller
 from fedcodist.federation import Federation, params_of
-from fedcodist.schedule import SCHEDULES, Constant
-from fedcodist.settings import Problem, number_hint, read_kind, setting, show
-from fedcodist.types import Array, Info, Key, Params, Schedule, State, Tree
+from fedcodist.schedule import Constant, by_pool, over_rounds, read_shares, unknown_pools
+from fedcodist.settings import Problem, setting
+from fedcodist.topology import too_few
+from fedcodist.types import Array, Info, Key, Method, Schedule, State, Tree
 
 TINY = 1e-12  # a distillation gradient shorter than this has no direction (A26)
-
-
-def read_alpha(value: Any, path: str, problems: list[Problem]) -> Any:
-    """alpha in a config: a number, a schedule (a table with `kind`), or a table of these by pool."""
-    if isinstance(value, dict) and "kind" not in value:
-        return {pool: read_alpha(v, f"{path}.{pool}", problems) for pool, v in value.items()}
-    if isinstance(value, dict):
-        schedule = read_kind(SCHEDULES, value, path, problems)
-        for name in ("value", "start", "end", "otherwise"):
-            _check_alpha(getattr(schedule, name, 0.0), f"{path}.{name}", problems)
-        return schedule
-    _check_alpha(value, path, problems)
-    return Constant(float(value)) if isinstance(value, int | float) and 0 <= value <= 1 else None
-
-
-def _check_alpha(value: Any, path: str, problems: list[Problem]) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        hint = number_hint(value)
-        problems.append(Problem(path, show(value), "a number >= 0 and <= 1, a schedule, or a table of these by pool", hint))
+AGREED = 1e-6  # a distillation loss below this is rounding: teachers and student say the same, and what Adam makes of it is noise (A26)
 
 
 @dataclass(frozen=True)
-class MergedCodist:
+class MergedCodist(Method):
     """MergedCodist, Algorithm 2 of the paper, for any number of pools."""
 
     kind: ClassVar[str] = "merged"
-    alpha: Any = setting(Constant(0.5), reader=read_alpha)  # a schedule, or one for each pool; alpha = 1 is plain FedAvg
+    label: ClassVar[str] = "MergedCodist"
+    alpha: Any = setting(Constant(0.5), reader=read_shares)  # a schedule, or one for each pool; alpha = 1 is plain FedAvg
     distill: Distiller = Distiller(steps=32)  # s steps on public, unlabelled data
-
-    def init(self, fed: Federation, key: Key) -> State:
-        return fed.init(key)  # line 1
 
     def round(self, fed: Federation, state: State, t: int, key: Key) -> tuple[State, Info]:
         theta = params_of(state)
         alpha = {i: self.alpha_of(i)(t) for i in theta}
         merging = [i for i in theta if alpha[i] != 1]  # discussion: alpha = 1 skips the cost of distillation
-        lessons = fed.beside(fed.codistill, self.distill, theta, t, key, nth=t - 1, students=merging)  # lines 4-6, all from theta at t
-        grad, info = fed.gradients(theta, t, key)  # line 3, meanwhile: it needs theta at t alone
+        lessons = fed.start(fed.codistill, self.distill, theta, t, key, nth=t - 1, students=merging)  # lines 4-6, all from theta at t
+        state, grad, info = fed.gradients(state, t, key)  # line 3, meanwhile: it needs theta at t alone
         for i in grad:
             info[i] |= {"grad_norm": float(tree.norm(grad[i])), "alpha": alpha[i]}
         student, taught = lessons()
-        for i in student:
+        for i in grad.keys() & student.keys():
             dist = tree.sub(theta[i], student[i])  # line 7, eq. 1
             info[i] |= taught[i] | {"codistilled": True, "dist_norm": float(tree.norm(dist)), "cosine": _cosine(grad[i], dist)}
+            if max(taught[i].get("distill_loss", [1.0])) < AGREED:
+                dist = tree.zeros(dist)
             grad[i] = merge(grad[i], dist, alpha[i])  # line 8, eq. 2
         return fed.step(state, grad, t), info  # line 9
 
-    def models(self, fed: Federation, state: State) -> dict[str, Params]:
-        return params_of(state)
-
     def alpha_of(self, pool: str) -> Schedule:
         """This pool's alpha as a function of the round. A pool that a table does not name keeps alpha = 1."""
-        if isinstance(self.alpha, Mapping):
-            return self.alpha.get(pool, Constant(1.0))
-        return self.alpha
+        return by_pool(self.alpha, pool, Constant(1.0))
+
+    def students(self, pools: Sequence[str], t: int) -> list[str]:
+        return [i for i in pools if self.alpha_of(i)(t) != 1]
+
+    def over(self, rounds: int) -> MergedCodist:
+        return replace(self, alpha=over_rounds(self.alpha, rounds))
+
+    def problems(self, pools: Sequence[str]) -> list[Problem]:
+        table = self.alpha if isinstance(self.alpha, Mapping) else {}
+        return too_few(pools) + unknown_pools(table, "method.alpha", pools)
+
+    def warnings(self, pools: Sequence[str], rounds: int) -> list[str]:
+        alphas = [self.alpha_of(i) for i in pools]
+        found = []
+        if all(alpha == Constant(1.0) for alpha in alphas):
+            found.append("method.alpha: 1 is plain FedAvg: distillation is skipped")
+        if any(getattr(alpha, "value", None) == 0 for alpha in alphas):
+            found.append("method.alpha: 0 lets the clients' gradient set only the length of a step")
+        return found
 
 
 @jax.jit

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from fedcodist import tree
 from fedcodist.distill import Distiller
 from fedcodist.federation import Federation, params_of
-from fedcodist.settings import checked, setting
-from fedcodist.types import Info, Key, Params, State
+from fedcodist.settings import Problem, checked, setting
+from fedcodist.topology import too_few
+from fedcodist.types import Info, Key, Method, State
 
 
 @dataclass(frozen=True)
 @checked
-class PeriodicCodist:
+class PeriodicCodist(Method):
     """PeriodicCodist, Algorithm 1 of the paper, for any number of pools."""
 
     kind: ClassVar[str] = "periodic"
+    label: ClassVar[str] = "PeriodicCodist"
+    leaps: ClassVar[bool] = True
     period: int = setting(200, ge=1, le=10**7)  # p
     distill: Distiller = Distiller(steps=200)  # s steps on public, unlabelled data
     restart: bool = True  # the server momentum after a codistillation (A29)
 
-    def init(self, fed: Federation, key: Key) -> State:
-        return fed.init(key)  # line 1
-
     def round(self, fed: Federation, state: State, t: int, key: Key) -> tuple[State, Info]:
-        grad, info = fed.gradients(params_of(state), t, key)
+        state, grad, info = fed.gradients(state, t, key)
         state = fed.step(state, grad, t)  # line 3
         for i in grad:
             info[i]["grad_norm"] = float(tree.norm(grad[i]))
@@ -41,5 +42,13 @@ class PeriodicCodist:
                 state = {i: s._replace(params=student.get(i, s.params)) for i, s in state.items()}
         return state, info
 
-    def models(self, fed: Federation, state: State) -> dict[str, Params]:
-        return params_of(state)
+    def students(self, pools: Sequence[str], t: int) -> list[str]:
+        return list(pools) if t % self.period == 0 else []
+
+    def problems(self, pools: Sequence[str]) -> list[Problem]:
+        return too_few(pools)
+
+    def warnings(self, pools: Sequence[str], rounds: int) -> list[str]:
+        if self.period <= rounds:
+            return []
+        return [f"method.period: {self.period} is more than the {rounds} rounds: codistillation never happens"]

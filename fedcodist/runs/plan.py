@@ -10,7 +10,7 @@ import numpy as np
 from fedcodist import cost, native
 from fedcodist.clients import sizes
 from fedcodist.config import Config
-from fedcodist.engines.compiled import cores
+from fedcodist.engines.threads import cores
 from fedcodist.train import Experiment
 
 # Of this machine's matrix-product speed that training reaches: rules of thumb, good to a factor of two.

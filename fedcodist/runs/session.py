@@ -21,11 +21,11 @@ import jax
 
 from fedcodist import cost, keys, runs
 from fedcodist.config import HARMLESS, Config, assemble, digest, identity, plain
-from fedcodist.engines.compiled import cores
+from fedcodist.engines.threads import cores
 from fedcodist.errors import Failure, Interrupted
 from fedcodist.evaluate import ensemble, evaluate
-from fedcodist.federation import Diverged
-from fedcodist.profile import spent, watch, whole
+from fedcodist.profile import timed, watch, whole
+from fedcodist.rule import Diverged
 from fedcodist.task import Task
 from fedcodist.train import Experiment, train
 
@@ -136,15 +136,15 @@ def perform(
         try:
             for step, seconds in _timed(train(experiment, jax.tree.map(jax.numpy.asarray, state), after=done)):
                 due = _due(config, step.t) or (any("codistilled" in i for i in step.info.values()) and hasattr(method, "period"))
-                with spent("evaluate"):
+                with timed("evaluate"):
                     held_out = step.evaluate("held_out") if due else None
                 row = {"round": step.t, "pools": step.info} | ({"held_out": held_out} if held_out else {})
                 with signals.shield():
-                    with spent("journal"):
+                    with timed("journal"):
                         run.record(row)
                     done, state = step.t, step.state
                     if done % config.checkpoint_every == 0 or done == config.rounds:
-                        with spent("checkpoint"):
+                        with timed("checkpoint"):
                             run.commit(done, state, final=done == config.rounds)
                         committed = done
                     spans = clock.take() if clock else {}

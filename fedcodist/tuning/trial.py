@@ -26,10 +26,10 @@ import numpy as np
 
 from fedcodist import cost, keys
 from fedcodist.config import Config, assemble, digest, plain
-from fedcodist.engines.compiled import cores
+from fedcodist.engines.threads import cores
 from fedcodist.errors import ConfigError, Failure, bad
-from fedcodist.federation import Diverged
 from fedcodist.methods import MergedCodist, PeriodicCodist
+from fedcodist.rule import Diverged
 from fedcodist.runs import checkpoint, environment, memory
 from fedcodist.storage import durable, sealed
 from fedcodist.storage import lock as lock_file

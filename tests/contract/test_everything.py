@@ -9,16 +9,22 @@ import pytest
 from worlds import SHORT, TASK, finish, gauss_federation, methods, same_bits
 
 from fedcodist import keys
-from fedcodist.engines import Ask, compiled
+from fedcodist.engines import blocks
 from fedcodist.engines.compiled import Compiled
 from fedcodist.engines.serial import Serial
 from fedcodist.fold import FOLDS
 from fedcodist.methods import METHODS, FedAvg, MergedCodist, PeriodicCodist
 from fedcodist.schedule import Constant, Every
 from fedcodist.train import Experiment, train
+from fedcodist.types import Ask
 from fedcodist.work import WORKS, LocalSGD, Prox
 
 ALL = methods()
+
+
+def question(fed, theta, cohort):
+    pool = fed.pools["small"]
+    return Ask("small", tuple(cohort), pool.model, TASK.objective, pool.work, pool.fold, theta, keys.root(3), 1)
 
 
 def test_every_method_is_under_contract():
@@ -66,7 +72,7 @@ def test_workers_and_order_of_clients_change_no_bit(form):
         cohort = sorted(TASK.clients)
         if shuffle:
             np.random.default_rng(workers).shuffle(cohort)
-        states += fed.engine.gather(TASK, [Ask(fed.pools["small"], theta, cohort, keys.root(3))])
+        states += fed.gather([question(fed, theta, cohort)])
     assert all(same_bits(states[0], other) for other in states[1:])
 
 
@@ -74,7 +80,7 @@ def test_serial_does_not_see_the_order_of_clients():
     fed = gauss_federation(engine=Serial())
     theta = fed.init(keys.root(0))["small"].params
     cohort = sorted(TASK.clients)[:4]
-    gathered = [fed.engine.gather(TASK, [Ask(fed.pools["small"], theta, c, keys.root(3))]) for c in (cohort, cohort[::-1])]
+    gathered = [fed.gather([question(fed, theta, c)]) for c in (cohort, cohort[::-1])]
     assert same_bits(*gathered)
 
 
@@ -103,7 +109,7 @@ def test_alpha_one_is_fedavg_to_the_bit_and_never_distils(pools, monkeypatch):
     fed = gauss_federation(pools)
     from fedcodist import distill
 
-    for verb in ("see", "speak", "learn"):
+    for verb in ("inputs", "teacher_logits", "learn"):
         monkeypatch.setattr(distill, verb, lambda *args: pytest.fail("alpha = 1 must skip the cost of distillation"))
     merged = finish(fed, MergedCodist(alpha=Constant(1.0), distill=SHORT))
     assert same_bits(plain.state, merged.state)
@@ -136,7 +142,7 @@ def test_no_program_is_compiled_after_round_2(name):
     counts = []
     for step in train(Experiment(fed, ALL[name], 8)):
         step.evaluate()
-        programs = (compiled._run_block, distill.learn, distill.speak, distill.see, pool.server_step)
+        programs = (blocks._run, distill.learn, distill.teacher_logits, distill.inputs, pool.server_step)
         counts.append([p._cache_size() for p in programs])
     assert counts[1] == counts[-1]
 
@@ -175,7 +181,7 @@ def test_pools_may_differ_in_everything():
 
 @pytest.mark.parametrize("name", FOLDS)
 def test_folds_are_registered_as_folds(name):
-    assert {"zero", "add", "join", "done"} == set(FOLDS[name]._fields)
+    assert all(callable(getattr(FOLDS[name](), verb)) for verb in ("zero", "add", "join", "done"))
 
 
 @pytest.mark.parametrize("name", METHODS)

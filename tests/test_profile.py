@@ -22,7 +22,7 @@ def run(out: Path, *more: str) -> list[dict]:
 
 def test_nothing_is_measured_unless_asked(tmp_path):
     assert all("spent" not in row for row in run(tmp_path))
-    with profile.spent("nobody watches"):
+    with profile.timed("nobody watches"):
         assert profile.ready("as it is") == "as it is"
 
 
@@ -48,14 +48,14 @@ def test_the_parts_of_a_round_add_up_where_nothing_runs_beside(tmp_path):
 
 def test_of_spans_within_each_other_the_outermost_counts_and_waiting_only_in_the_first_thread():
     def elsewhere() -> None:
-        with profile.waited("wait"), profile.spent("work"):
+        with profile.timed_wait("wait"), profile.timed("work"):
             pass
 
     with profile.watch() as watched:
-        with profile.spent("a"), profile.spent("b"), profile.waited("c"):
+        with profile.timed("a"), profile.timed("b"), profile.timed_wait("c"):
             pass
         thread = threading.Thread(target=elsewhere)
-        with profile.waited("for it"), profile.spent("d"):
+        with profile.timed_wait("for it"), profile.timed("d"):
             thread.start()
             thread.join()
         assert set(watched.take()) == {"a", "for it", "work (threads)"}
@@ -77,11 +77,11 @@ def test_the_report_of_other_runs_does_not(tmp_path):
 def test_spans_add_up_and_are_taken_once():
     with profile.watch() as watched:
         for _ in range(2):
-            with profile.spent("a"):
+            with profile.timed("a"):
                 pass
-        with pytest.raises(ValueError, match="inside"), profile.spent("b"):
+        with pytest.raises(ValueError, match="inside"), profile.timed("b"):
             raise ValueError("inside")
         assert set(watched.take()) == {"a", "b"} and watched.take() == {}
-    with profile.spent("after"):
+    with profile.timed("after"):
         pass
     assert watched.take() == {}

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedcodist.engines import compiled
+from fedcodist.engines import blocks
 from fedcodist.engines.compiled import Compiled
 from fedcodist.engines.serial import Serial
-from fedcodist.engines.threads import Crew
+from fedcodist.engines.threads import PriorityThreads, shared
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def _signals():
 
 
 def test_the_most_urgent_task_comes_first_and_then_the_oldest():
-    crew, gate, done = Crew(1), threading.Event(), []
+    crew, gate, done = PriorityThreads(1), threading.Event(), []
     first = crew.submit(1, gate.wait)  # keeps the only thread busy while the others queue up
     waiting = [
         crew.submit(urgency, done.append, name) for urgency, name in [(1, "block 1"), (1, "block 2"), (0, "student"), (1, "block 3")]
@@ -37,7 +37,7 @@ def test_the_most_urgent_task_comes_first_and_then_the_oldest():
 
 
 def test_results_come_in_the_order_of_the_items():
-    crew, late = Crew(2), threading.Event()
+    crew, late = PriorityThreads(2), threading.Event()
 
     def answer(n: int) -> int:
         if n == 0:
@@ -49,7 +49,7 @@ def test_results_come_in_the_order_of_the_items():
 
 
 def test_a_failure_is_raised_and_what_has_not_begun_is_given_up():
-    crew, begun, gate = Crew(1), [], threading.Event()
+    crew, begun, gate = PriorityThreads(1), [], threading.Event()
 
     def fail(n: int) -> None:
         begun.append(n)
@@ -66,27 +66,30 @@ def test_a_failure_is_raised_and_what_has_not_begun_is_given_up():
 
 @pytest.mark.parametrize("engine", [Serial(), Compiled(workers=1), Compiled(workers=2)])
 def test_beside_gives_the_result_or_the_failure(engine):
-    assert engine.beside(lambda: list(engine.map(abs, [-1, -2]))).result() == [1, 2]  # and may use the crew without waiting for itself
+    assert engine.host.start(lambda: list(engine.host.map(abs, [-1, -2]))).result() == [
+        1,
+        2,
+    ]  # and may use the crew without waiting for itself
 
     def fail() -> None:
         raise ValueError("beside")
 
     with pytest.raises(ValueError, match="beside"):
-        engine.beside(fail).result()
+        engine.host.start(fail).result()
 
 
 def test_the_process_ends_while_the_crew_works():
-    code = "import time; from fedcodist.engines.threads import Crew; Crew(2).submit(0, time.sleep, 0.2); print('end', flush=True)"
+    code = "import time; from fedcodist.engines.threads import shared; shared(2).submit(0, time.sleep, 0.2); print('end', flush=True)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0 and ended.stdout == "end\n" and ended.stderr == ""
 
 
 ENDLESS = """
 import atexit, sys, threading, time
-from fedcodist.engines.threads import Crew
+from fedcodist.engines.threads import PriorityThreads
 
 atexit.register(lambda: print(threading.active_count()))  # what is registered first comes last
-crew = Crew(2)
+crew = PriorityThreads(2)
 
 def speak():
     try:
@@ -95,7 +98,7 @@ def speak():
     finally:
         time.sleep(0.3)  # what it does itself is waited for, what others would do for it is not
 
-crew.beside(speak)
+crew.start(speak)
 time.sleep(0.1)
 sys.exit(5)
 """
@@ -109,13 +112,13 @@ def test_no_thread_is_left_when_the_process_ends():
 
 def test_nobody_is_begun_after_the_end():
     """One that conducts gets what is being done for it, and may want to begin another."""
-    crew, begun, gate, later = Crew(1), threading.Event(), threading.Event(), []
+    crew, begun, gate, later = PriorityThreads(1), threading.Event(), threading.Event(), []
 
     def nested() -> None:
         crew.submit(0, lambda: begun.set() or gate.wait()).result()
-        later.append(crew.beside(time.sleep))
+        later.append(crew.start(time.sleep))
 
-    conducted = crew.beside(nested)
+    conducted = crew.start(nested)
     assert begun.wait(10)
     threading.Timer(0.1, gate.set).start()
     crew._close()
@@ -123,21 +126,20 @@ def test_nobody_is_begun_after_the_end():
 
 
 def test_a_failure_in_a_round_ends_what_is_done_beside(monkeypatch):
-    engine, crew = Compiled(workers=1), compiled._crew(1)
+    engine, crew = Compiled(workers=1), shared(1)
     begun, gate = threading.Event(), threading.Event()
 
     def speak() -> None:
         begun.set()
         assert gate.wait(10)
-        list(engine.map(abs, [-1]))
+        list(engine.host.map(abs, [-1]))
         raise AssertionError("somebody still works for it")
 
-    beside = engine.beside(speak)
+    beside = engine.host.start(speak)
     assert begun.wait(10)
-    monkeypatch.setattr(compiled, "_pack", lambda *_: 1 / 0)
-    pool = SimpleNamespace(clients={"a": ([0], [0])})
+    monkeypatch.setattr(blocks, "pack", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        engine.gather(None, [SimpleNamespace(pool=pool, cohort=["a"], sent=None, key=None)])
+        engine.gather({"p": {}}, [SimpleNamespace(pool="p", clients=["a"])])
     assert beside.cancelled()
     (thread,) = crew._conductors
     gate.set()
@@ -146,10 +148,10 @@ def test_a_failure_in_a_round_ends_what_is_done_beside(monkeypatch):
 
 
 def test_who_conducts_is_awaited_at_the_end_and_what_nobody_began_is_given_up():
-    crew, begun, gate = Crew(1), threading.Event(), threading.Event()
+    crew, begun, gate = PriorityThreads(1), threading.Event(), threading.Event()
     began = crew.submit(0, lambda: begun.set() or gate.wait())
     assert begun.wait(10)
-    conducted = crew.beside(lambda: list(crew.map(abs, [-1])))
+    conducted = crew.start(lambda: list(crew.map(abs, [-1])))
     waiting = crew.submit(1, int)
     threading.Timer(0.1, gate.set).start()
     crew._close()
