@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from fedcodist import tree
+from fedcodist.registry import Registry
 from fedcodist.settings import checked, setting
 from fedcodist.types import Array, Each, Folded, Key, Reply, Tree
 
@@ -161,4 +162,4 @@ class Krum(_OfAll):
         return jax.tree.map(lambda leaf: jnp.mean(leaf[chosen], 0), values)
 
 
-FOLDS = {cls.kind: cls for cls in (Mean, NormBound, Median, TrimmedMean, Krum)}
+FOLDS = Registry("folds", Mean, NormBound, Median, TrimmedMean, Krum)

@@ -116,7 +116,12 @@ def read_kind(kinds: Registry, value: Any, path: str, problems: list[Problem], d
         where = path if isinstance(value, str) else f"{path}.kind"
         problems.append(Problem(where, show(kind), " | ".join(kinds), nearest(kind, kinds)))
         return None
-    return read_part(kinds[kind], {k: v for k, v in table.items() if k != "kind"}, path, problems)
+    try:
+        part = kinds[kind]
+    except ImportError as error:  # of another package
+        problems.append(Problem(path, show(kind), "a plugin that can be imported", str(error)))
+        return None
+    return read_part(part, {k: v for k, v in table.items() if k != "kind"}, path, problems)
 
 
 def read_part(cls: Any, value: Any, path: str, problems: list[Problem]) -> Any:

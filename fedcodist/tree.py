@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,16 @@ def node(*leaves: str) -> Callable[[T], T]:
 
     def register(cls: T) -> T:
         rest = [field.name for field in dataclasses.fields(cls) if field.init and field.name not in leaves]
-        return jax.tree_util.register_dataclass(cls, data_fields=list(leaves), meta_fields=rest)
+
+        def flatten(part: Any) -> tuple[list[Any], tuple[Any, ...]]:
+            # With its class: JAX takes structures of two classes for equal if all else is, and would share their programs.
+            return [getattr(part, name) for name in leaves], (cls, *(getattr(part, name) for name in rest))
+
+        def unflatten(fixed: tuple[Any, ...], given: Any) -> Any:
+            return cls(**dict(zip(leaves, given, strict=True)), **dict(zip(rest, fixed[1:], strict=True)))
+
+        jax.tree_util.register_pytree_node(cls, flatten, unflatten)
+        return cls
 
     return register
 

@@ -33,7 +33,15 @@ class Model(NamedTuple):
     apply: Callable[[Params, Array, Any], Array]  # (params, inputs, key or None) -> logits
     features: Callable[[Params, Array, Any], tuple[Array, dict[str, Array]]] | None = None  # -> logits, {layer: activations}
     narrow: Callable[[float], Narrow] | None = None  # a sub-model of this share of every hidden width
-    spec: Any = None  # what it was built from: a frozen dataclass that can be written down and built again elsewhere
+    spec: Spec | None = None
+
+
+class Spec(NamedTuple):
+    """What a model was built from: `part.build(shape, classes)` builds it again, wherever the text of `part` has been sent."""
+
+    part: Any  # a frozen dataclass of `models`
+    shape: tuple[int, ...]  # of one input
+    classes: int
 
 
 class Narrow(NamedTuple):

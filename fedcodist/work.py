@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from fedcodist import native, tree
+from fedcodist.registry import Registry
 from fedcodist.settings import checked, setting
 from fedcodist.types import Array, Data, Model, Objective, Params, Reply
 
@@ -52,7 +53,7 @@ class Prox(LocalSGD):
         return reply(sent, data, *descend(self, model, objective, sent, data, key, pull))
 
 
-WORKS = {cls.kind: cls for cls in (LocalSGD, Prox)}
+WORKS = Registry("works", LocalSGD, Prox)
 
 
 def reply(sent: Params, data: Data, params: Params, loss: Array) -> Reply:

@@ -98,3 +98,11 @@ def test_another_bound_compiles_nothing():
     before = blocks._run._cache_size()
     other = finish(gauss_federation(("small",), fold=NormBound(0.2)), FedAvg(), rounds=1)
     assert blocks._run._cache_size() == before and other.info["small"]["grad_norm"] <= 0.2 + 1e-6
+
+
+def test_folds_of_two_kinds_are_never_one_program():
+    kinds = [Mean(), Median(), NormBound(1.0), TrimmedMean(), Krum()]
+    structures = [jax.tree.structure(fold) for fold in kinds]
+    assert all(a != b for a, b in itertools.combinations(structures, 2))
+    assert jax.tree.structure(NormBound(1.0)) == jax.tree.structure(NormBound(2.0))
+    assert jax.tree.structure(Krum(1)) != jax.tree.structure(Krum(2))

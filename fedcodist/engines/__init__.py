@@ -5,5 +5,6 @@
 
 from fedcodist.engines.compiled import Compiled
 from fedcodist.engines.serial import Serial
+from fedcodist.registry import Registry
 
-ENGINES = {cls.kind: cls for cls in (Compiled, Serial)}
+ENGINES = Registry("engines", Compiled, Serial)

@@ -4,6 +4,7 @@ from fedcodist.methods.fedavg import FedAvg
 from fedcodist.methods.feddf import FedDF
 from fedcodist.methods.merged import MergedCodist
 from fedcodist.methods.periodic import PeriodicCodist
+from fedcodist.registry import Registry
 
-METHODS = {cls.kind: cls for cls in (FedAvg, PeriodicCodist, MergedCodist, FedDF)}
+METHODS = Registry("methods", FedAvg, PeriodicCodist, MergedCodist, FedDF)
 BASELINE = FedAvg  # the twin that every other method is measured against

@@ -3,5 +3,6 @@
 from fedcodist.models.cnn import CNN
 from fedcodist.models.lstm import LSTM
 from fedcodist.models.mlp import MLP
+from fedcodist.registry import Registry
 
-MODELS = {cls.kind: cls for cls in (CNN, LSTM, MLP)}
+MODELS = Registry("models", CNN, LSTM, MLP)

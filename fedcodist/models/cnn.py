@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 import jax
+import numpy as np
 
 from fedcodist.models.layers import conv_init, conv_stack, dense, dense_init
+from fedcodist.models.narrow import blocks, dense_places, narrowed, prefix, scaled
 from fedcodist.settings import checked, setting
-from fedcodist.types import Array, Model
+from fedcodist.types import Array, Model, Narrow, Spec
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class CNN:
     def build(self, shape: tuple[int, ...], classes: int) -> Model:
         """For inputs of this shape, [height, width, channels]."""
         built = _Build(self, shape, classes)
-        return Model(built.init, built.apply)
+        return Model(built.init, built.apply, built.features, built.narrow, Spec(self, shape, classes))
 
 
 @dataclass(frozen=True)
@@ -47,20 +49,49 @@ class _Build:
             params[f"conv{i}"] = conv_init(next(keys), channels, filters)
             channels = filters
         zeros = jax.ShapeDtypeStruct((1, *self.shape), "float32")
-        width = jax.eval_shape(self._features, params, zeros).shape[-1]
+        width = jax.eval_shape(self._flat, params, zeros).shape[-1]
         for i, units in enumerate((*self.cnn.dense, self.classes)):
             params[f"dense{i}"] = dense_init(next(keys), width, units)
             width = units
         return params
 
     def apply(self, params: Any, x: Array, key: Any = None) -> Array:
-        x = self._features(params, x)
+        x = self._flat(params, x)
         for i in range(len(self.cnn.dense)):
             x = jax.nn.relu(dense(params[f"dense{i}"], x))
         return dense(params[f"dense{len(self.cnn.dense)}"], x)
 
-    def _features(self, params: Any, x: Array) -> Array:
-        last = len(self.cnn.filters) - 1
-        same = self.cnn.layout == "24/same"
-        stack = [(params[f"conv{i}"], (i < 2) if same else (i >= last - 1)) for i in range(last + 1)]
-        return conv_stack(stack, x, "SAME" if same else "VALID").reshape(len(x), -1)
+    def features(self, params: Any, x: Array, key: Any = None) -> tuple[Array, dict[str, Array]]:
+        seen = {}
+        for i, layer in enumerate(self._stack(params)):
+            seen[f"conv{i}"] = x = conv_stack([layer], x, self._padding)
+        x = x.reshape(len(x), -1)
+        for i in range(len(self.cnn.dense)):
+            seen[f"dense{i}"] = x = jax.nn.relu(dense(params[f"dense{i}"], x))
+        return dense(params[f"dense{len(self.cnn.dense)}"], x), seen
+
+    def narrow(self, rate: float) -> Narrow:
+        part = replace(self.cnn, filters=scaled(self.cnn.filters, rate), dense=scaled(self.cnn.dense, rate))
+        sub = part.build(self.shape, self.classes)
+        shapes = jax.eval_shape(sub.init, jax.ShapeDtypeStruct((2,), "uint32"))
+        places: dict[str, Any] = {
+            f"conv{i}": {k: prefix(*v.shape) for k, v in shapes[f"conv{i}"].items()} for i in range(len(part.filters))
+        }
+        pixels = shapes["dense0"]["w"].shape[0] // part.filters[-1]
+        inputs = blocks(pixels, self.cnn.filters[-1], part.filters[-1])
+        for i, units in enumerate((*part.dense, self.classes)):
+            places[f"dense{i}"] = dense_places(inputs, np.arange(units))
+            inputs = np.arange(units)
+        return narrowed(sub, places)
+
+    def _flat(self, params: Any, x: Array) -> Array:
+        return conv_stack(self._stack(params), x, self._padding).reshape(len(x), -1)
+
+    def _stack(self, params: Any) -> list[tuple[Any, bool]]:
+        """Each convolution's parameters, and whether a max-pool follows it."""
+        last, same = len(self.cnn.filters) - 1, self.cnn.layout == "24/same"
+        return [(params[f"conv{i}"], (i < 2) if same else (i >= last - 1)) for i in range(last + 1)]
+
+    @property
+    def _padding(self) -> str:
+        return "SAME" if self.cnn.layout == "24/same" else "VALID"

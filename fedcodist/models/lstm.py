@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedcodist.models.layers import dense, dense_init
+from fedcodist.models.narrow import blocks, dense_places, narrowed, width
 from fedcodist.settings import checked, setting
-from fedcodist.types import Array, Model
+from fedcodist.types import Array, Model, Narrow, Spec
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class LSTM:
     def build(self, shape: tuple[int, ...], classes: int) -> Model:
         """For token ids, [length], of a vocabulary of `classes` tokens."""
         built = _Build(self, classes)
-        return Model(built.init, built.apply)
+        return Model(built.init, built.apply, built.features, built.narrow, Spec(self, shape, classes))
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,23 @@ class _Build:
         for i in range(self.lstm.layers):
             h = dense(params[f"project{i}"], jnp.tanh(_run(params[f"lstm{i}"], h, self.lstm.hidden)))
         return dense(params["out"], h)
+
+    def features(self, params: Any, x: Array, key: Any = None) -> tuple[Array, dict[str, Array]]:
+        h, seen = params["embed"][x], {}
+        for i in range(self.lstm.layers):
+            seen[f"lstm{i}"] = h = jnp.tanh(_run(params[f"lstm{i}"], h, self.lstm.hidden))
+            seen[f"project{i}"] = h = dense(params[f"project{i}"], h)
+        return dense(params["out"], h), seen
+
+    def narrow(self, rate: float) -> Narrow:
+        part = replace(self.lstm, embed=width(self.lstm.embed, rate), hidden=width(self.lstm.hidden, rate))
+        tokens, embed, hidden = np.arange(self.tokens), np.arange(part.embed), np.arange(part.hidden)
+        joined = np.concatenate([embed, self.lstm.embed + hidden])  # an LSTM's inputs are [x, h]
+        gates = blocks(4, self.lstm.hidden, part.hidden)
+        places: dict[str, Any] = {"embed": (tokens, embed), "out": dense_places(embed, tokens)}
+        for i in range(part.layers):
+            places |= {f"lstm{i}": dense_places(joined, gates), f"project{i}": dense_places(hidden, embed)}
+        return narrowed(part.build((), self.tokens), places)
 
 
 def _run(params: Any, x: Array, hidden: int) -> Array:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
 import jax
+import numpy as np
 
 from fedcodist.models.layers import dense, dense_init
+from fedcodist.models.narrow import dense_places, narrowed, scaled
 from fedcodist.settings import checked, setting
-from fedcodist.types import Array, Model
+from fedcodist.types import Array, Model, Narrow, Spec
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class MLP:
     def build(self, shape: tuple[int, ...], classes: int) -> Model:
         """For inputs of any shape."""
         built = _Build((math.prod(shape), *self.hidden, classes))
-        return Model(built.init, built.apply)
+        return Model(built.init, built.apply, built.features, built.narrow, Spec(self, shape, classes))
 
 
 @dataclass(frozen=True)
@@ -42,3 +45,16 @@ class _Build:
         for i in range(len(self.widths) - 1):
             x = dense(params[f"dense{i}"], jax.nn.relu(x) if i else x)
         return x
+
+    def features(self, params: Any, x: Array, key: Any = None) -> tuple[Array, dict[str, Array]]:
+        x, seen, last = x.reshape(len(x), -1), {}, len(self.widths) - 2
+        for i in range(last):
+            seen[f"dense{i}"] = x = jax.nn.relu(dense(params[f"dense{i}"], x))
+        return dense(params[f"dense{last}"], x), seen
+
+    def narrow(self, rate: float) -> Narrow:
+        first, *hidden, classes = self.widths
+        part = MLP(scaled(hidden, rate))
+        widths = (first, *part.hidden, classes)
+        places = {f"dense{i}": dense_places(np.arange(a), np.arange(b)) for i, (a, b) in enumerate(itertools.pairwise(widths))}
+        return narrowed(part.build((first,), classes), places)

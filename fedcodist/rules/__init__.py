@@ -1,7 +1,8 @@
 """What a pool and its clients say to each other in a round: one paper, one file. The default, FedAvg's, is core (`rule.Average`)."""
 
+from fedcodist.registry import Registry
 from fedcodist.rule import Average
 from fedcodist.rules.fedmid import FedMiD
 from fedcodist.rules.scaffold import Scaffold
 
-RULES = {cls.kind: cls for cls in (Average, Scaffold, FedMiD)}
+RULES = Registry("rules", Average, Scaffold, FedMiD)

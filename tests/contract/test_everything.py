@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 from worlds import SHORT, TASK, finish, gauss_federation, methods, same_bits
 
-from fedcodist import keys
-from fedcodist.engines import blocks
+from fedcodist import keys, testing
+from fedcodist.engines import ENGINES
 from fedcodist.engines.compiled import Compiled
 from fedcodist.engines.serial import Serial
 from fedcodist.fold import FOLDS
 from fedcodist.methods import METHODS, FedAvg, MergedCodist, PeriodicCodist
+from fedcodist.models import MODELS
+from fedcodist.rules import RULES
 from fedcodist.schedule import Constant, Every
+from fedcodist.tasks import TASKS
 from fedcodist.train import Experiment, train
 from fedcodist.types import Ask
 from fedcodist.work import WORKS, LocalSGD, Prox
@@ -32,35 +35,45 @@ def test_every_method_is_under_contract():
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_same_seed_same_bits_other_seed_other_bits(name):
-    fed = gauss_federation()
-    first, again, other = (finish(fed, ALL[name], seed=seed).state for seed in (0, 0, 1))
-    assert same_bits(first, again)
-    for pool in fed.names:
-        assert not same_bits(first[pool].params, other[pool].params)
+def test_methods(name):
+    testing.check_method(ALL[name])
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_resume_equals_a_straight_run(name):
-    experiment = Experiment(gauss_federation(), ALL[name], 4)
-    steps = list(train(experiment))
-    for cut in (1, 2, 3):
-        resumed = list(train(experiment, steps[cut - 1].state, after=cut))
-        assert [s.t for s in resumed] == list(range(cut + 1, 5))
-        assert same_bits(resumed[-1].state, steps[-1].state)
-        assert resumed[-1].info == steps[-1].info
+@pytest.mark.parametrize("name", RULES)
+def test_rules(name):
+    testing.check_rule(RULES[name]())
 
 
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("pools", [("small", "large"), ("small", "large", "third")])
-def test_engines_agree(name, pools):
-    reference = finish(gauss_federation(pools, Serial()), ALL[name], rounds=2)
-    for engine in (Compiled(), Compiled(form="vmap", block=2)):
-        step = finish(gauss_federation(pools, engine), ALL[name], rounds=2)
-        for a, b in zip(jax.tree.leaves(reference.state), jax.tree.leaves(step.state), strict=True):
-            assert np.asarray(a) == pytest.approx(np.asarray(b), abs=2e-4)
-        for pool in pools:
-            assert step.info[pool]["train_loss"] == pytest.approx(reference.info[pool]["train_loss"], rel=1e-4)
+@pytest.mark.parametrize("name", FOLDS)
+def test_folds(name):
+    testing.check_fold(FOLDS[name]())
+
+
+@pytest.mark.parametrize("name", WORKS)
+def test_works(name):
+    testing.check_work(WORKS[name](batch=2))
+
+
+SHAPES = {"cnn": ((12, 12, 3), "float32"), "lstm": ((5,), "int32"), "mlp": ((3, 2), "float32")}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models(name):
+    shape, dtype = SHAPES[name]
+    testing.check_model(MODELS[name](), shape, 7, dtype)
+
+
+EMBEDDED = ("toy", "fashion", "stdlib_text")  # the others need files, and have tests of their own
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_tasks(name):
+    testing.check_task(TASKS[name](**{"modules": 12, "vocab": 100} if name == "stdlib_text" else {}))
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_engines(name):
+    testing.check_engine(ENGINES[name]())
 
 
 @pytest.mark.parametrize("form", ["scan", "vmap"])
@@ -82,18 +95,6 @@ def test_serial_does_not_see_the_order_of_clients():
     cohort = sorted(TASK.clients)[:4]
     gathered = [fed.gather([question(fed, theta, c)]) for c in (cohort, cohort[::-1])]
     assert same_bits(*gathered)
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_names_and_order_of_pools_change_no_bit(name):
-    """Renamed so that the alphabetical order turns round, and declared in the other order."""
-    before = finish(gauss_federation(("small", "large", "huge")), ALL[name])
-    fed = gauss_federation(("small", "large", "huge"))
-    renamed = {"small": "z", "large": "m", "huge": "a"}
-    pools = {renamed[n]: dataclasses.replace(p, name=renamed[n]) for n, p in reversed(fed.pools.items())}
-    after = finish(dataclasses.replace(fed, pools=pools), ALL[name])
-    for old, new in renamed.items():
-        assert same_bits(before.state[old], after.state[new])
 
 
 def test_equal_pools_still_draw_their_own_clients():
@@ -134,32 +135,6 @@ def test_three_pools_all_teach_all():
     assert set(step.evaluate()) == set(fed.names)
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_no_program_is_compiled_after_round_2(name):
-    from fedcodist import distill, pool
-
-    fed = gauss_federation(rounds=8)
-    counts = []
-    for step in train(Experiment(fed, ALL[name], 8)):
-        step.evaluate()
-        programs = (blocks._run, distill.learn, distill.teacher_logits, distill.inputs, pool.server_step)
-        counts.append([p._cache_size() for p in programs])
-    assert counts[1] == counts[-1]
-
-
-@pytest.mark.parametrize("kind", WORKS)
-def test_every_work_leaves_a_client_without_examples_unweighted(kind):
-    # A block is padded with such places.
-    from fedcodist.types import Data
-
-    fed = gauss_federation()
-    pool = fed.pools["small"]
-    theta = fed.init(keys.root(0))["small"].params
-    empty = Data(np.zeros((4, 4), np.float32), np.zeros(4, np.int32), np.int32(0))
-    reply = jax.jit(lambda data, key: WORKS[kind](batch=2)(pool.model, TASK.objective, theta, data, key))(empty, keys.root(0))
-    assert float(reply.weight) == 0 and not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(reply.value))
-
-
 def test_prox_without_pull_is_local_sgd_and_with_it_stays_closer():
     runs = {mu: finish(gauss_federation(work=Prox(mu=mu, lr=0.1, batch=4, epochs=3)), FedAvg(), rounds=1) for mu in (0.0, 5.0)}
     plain = finish(gauss_federation(work=LocalSGD(lr=0.1, batch=4, epochs=3)), FedAvg(), rounds=1)
@@ -177,11 +152,6 @@ def test_pools_may_differ_in_everything():
     pools["third"] = dataclasses.replace(pools["third"], server=Average().optimizer(), lr=Constant(1.0), cohort=1)
     step = finish(dataclasses.replace(fed, pools=pools), ALL["merged"])
     assert [step.info[n]["clients"] for n in ("small", "large", "third")] == [3, 5, 1]
-
-
-@pytest.mark.parametrize("name", FOLDS)
-def test_folds_are_registered_as_folds(name):
-    assert all(callable(getattr(FOLDS[name](), verb)) for verb in ("zero", "add", "join", "done"))
 
 
 @pytest.mark.parametrize("name", METHODS)
