@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedcodist.errors import ConfigError, DataError, bad
+from fedcodist.errors import ConfigError, DataError, data_error
 
 DATA_EXAMPLES = {
     "list": "fedcodist data list",
@@ -161,7 +161,7 @@ def _task(what: str, assignments: list[str]) -> Any:
         opened = store.open_store(what)
         tasks = {"labelled_images": (Cifar100, {"data": what}), "text": (Text, {"data": what}), "own": (Arrays, {"path": str(opened.path)})}
         if opened.facts["kind"] not in tasks:
-            raise bad(f"data {what}", f"a store of {opened.facts['kind']}", f"one of {', '.join(tasks)}")
+            raise data_error(f"data {what}", f"a store of {opened.facts['kind']}", f"one of {', '.join(tasks)}")
         cls, place = tasks[opened.facts["kind"]]
         problems: list[settings.Problem] = []
         task: Any = settings.read_part(cls, toml.override(toml.Source("--set", {}, {}), assignments).table | place, "", problems)

@@ -16,7 +16,7 @@ from scipy.special import ndtri
 from scipy.stats import rankdata
 
 from fedcodist.data.splits import CAPACITY, shuffled
-from fedcodist.errors import bad
+from fedcodist.errors import data_error
 from fedcodist.settings import Problem, SettingError, check, nearest, setting, show
 from fedcodist.types import Key
 
@@ -70,7 +70,7 @@ class Capacity:
         if self.attribute is not None:
             said = _attribute("capacity.attribute", self.attribute, attributes, sizes)
             if self.rho and len(order) > 1 and len({said[name] for name in order}) == 1:
-                raise bad(
+                raise data_error(
                     "capacity.attribute", f"{show(self.attribute)}, the same for all clients", "an attribute that differs, or rho = 0"
                 )
             chance = _normal(-np.arange(len(order)))  # the keyed order itself, so that rho = 0 is just that
@@ -85,7 +85,7 @@ class Capacity:
 def _attribute(where: str, name: str, attributes: Mapping[str, Mapping[str, Any]], sizes: Mapping[str, int]) -> Mapping[str, Any]:
     known = {**attributes, SIZE: sizes}
     if name not in known:
-        raise bad(where, f"{show(name)}, an unknown attribute", ", ".join(known), nearest(name, known))
+        raise data_error(where, f"{show(name)}, an unknown attribute", ", ".join(known), nearest(name, known))
     return known[name]
 
 
@@ -99,8 +99,8 @@ def _ordinal(name: str, values: list[Any]) -> np.ndarray:
     if all(isinstance(value, int | float | np.integer | np.floating) for value in values):
         numbers = np.array(values, float)
         if np.isnan(numbers).any():
-            raise bad("capacity.attribute", f"NaN in {show(name)}", "numbers or strings")
+            raise data_error("capacity.attribute", f"NaN in {show(name)}", "numbers or strings")
         return numbers
     if not all(isinstance(value, str) for value in values):
-        raise bad("capacity.attribute", f"numbers and strings in {show(name)}", "numbers or strings")
+        raise data_error("capacity.attribute", f"numbers and strings in {show(name)}", "numbers or strings")
     return np.unique(values, return_inverse=True)[1]

@@ -17,7 +17,7 @@ from typing import Any
 
 from fedcodist.data.published import Progress, Published
 from fedcodist.data.store import check_room
-from fedcodist.errors import Failure, bad
+from fedcodist.errors import Failure, data_error
 from fedcodist.readers import files
 from fedcodist.storage.durable import make_directories, storing, sync_directory
 
@@ -41,7 +41,7 @@ class _OnlyHttps(urllib.request.HTTPRedirectHandler):
 def fetch(published: Published, directory: Path, progress: Progress) -> Path:
     """The file in a directory: there already, or fetched."""
     if not published.sha256 or not published.bytes:
-        raise bad(published.address, "no SHA-256 that is public knowledge", "a file that you fetch yourself, and --from PATH")
+        raise data_error(published.address, "no SHA-256 that is public knowledge", "a file that you fetch yourself, and --from PATH")
     target, partial = directory / published.name, directory / f"{published.name}.partial"
     if target.is_file():
         check(target, published)
@@ -69,11 +69,11 @@ def check(path: Path, published: Published) -> None:
     """DataError unless the file is the published one; it is left where it is."""
     size = path.stat().st_size
     if published.bytes is not None and size != published.bytes:
-        raise bad(str(path), f"{size} bytes", f"{published.bytes} bytes", "remove it to fetch it again")
+        raise data_error(str(path), f"{size} bytes", f"{published.bytes} bytes", "remove it to fetch it again")
     with files.open_file(path) as stream:
         found = files.sha256(stream)
     if found != published.sha256:
-        raise bad(str(path), f"SHA-256 {found}", published.sha256, "not the published file")
+        raise data_error(str(path), f"SHA-256 {found}", published.sha256, "not the published file")
 
 
 def _load(published: Published, partial: Path, progress: Progress) -> None:

@@ -19,7 +19,7 @@ from fedcodist import keys
 from fedcodist.data.splits import drop_shared
 from fedcodist.data.store import Writer
 from fedcodist.data.vocabulary import Vocabulary, WordPieces, fit_pieces, lines
-from fedcodist.errors import bad
+from fedcodist.errors import data_error
 from fedcodist.objective import BOS, EOS, FIRST, PAD
 from fedcodist.types import Key
 
@@ -71,7 +71,7 @@ class Scratch:
             self._new_clients.append(f"{part}\t{client}")
         what = self.domains.setdefault(domain, len(self.domains))
         if what == UNKNOWN:
-            raise bad("domain", f"more than {UNKNOWN} different values", f"at most {UNKNOWN}", "is this the right column?")
+            raise data_error("domain", f"more than {UNKNOWN} different values", f"at most {UNKNOWN}", "is this the right column?")
         self._rows.append(row)
         self._tags.append((who, what))
         if len(self._rows) >= BUFFER:
@@ -130,7 +130,7 @@ class Finish:
         part, notes = self._disjoint(line, part, to_ids)
         part = self._limit(part, draw)
         if self.vocabulary is None and not (part == 0).any():
-            raise bad("clients", "no sentence for a federated client", "at least one")
+            raise data_error("clients", "no sentence for a federated client", "at least one")
         domains, place = np.unique(np.array([str(name) for name in scratch.domains] or [""]), return_inverse=True)
         facts: dict[str, Any] = {"examples": {}, "tokens": {}, "unknown_tokens": {}, "clients": {}}
         for k, name in enumerate(PARTS):
@@ -191,7 +191,7 @@ class Finish:
     def _fit(self, scratch: Scratch, counts: np.ndarray) -> Tokens:
         said = {word: int(n) for word, n in zip(scratch.codes, counts, strict=True) if n}
         if not said:
-            raise bad("clients", "no word of a federated client", "at least one, to fit the vocabulary on")
+            raise data_error("clients", "no word of a federated client", "at least one, to fit the vocabulary on")
         return fit_pieces(Counter(said), self.vocab) if self.pieces else Vocabulary.fit(Counter(said), self.vocab)
 
     def _disjoint(self, line: np.ndarray, part: np.ndarray, to_ids: _Ids) -> tuple[np.ndarray, list[str]]:

@@ -17,7 +17,7 @@ import numpy as np
 from fedcodist.data.published import Progress, Published
 from fedcodist.data.splits import digests
 from fedcodist.data.store import Writer, check_room, file_facts
-from fedcodist.errors import bad
+from fedcodist.errors import data_error
 from fedcodist.readers import cifar
 from fedcodist.readers.federated import federated_files, open_federated
 
@@ -58,10 +58,10 @@ class Cifar100Files:
                 stack.callback(split.close)
             for needed in ("train", "test"):
                 if needed not in splits:
-                    raise bad(str(source), f"no split {needed}", "train and test", f"found: {', '.join(splits) or 'none'}")
+                    raise data_error(str(source), f"no split {needed}", "train and test", f"found: {', '.join(splits) or 'none'}")
                 clients = {client: n for client, n in splits[needed].clients().items() if n}
                 if not clients:
-                    raise bad(str(source), f"no client with an image in {needed}", "at least one")
+                    raise data_error(str(source), f"no client with an image in {needed}", "at least one")
                 sizes = []
                 for k, client in enumerate(clients):
                     rows = splits[needed].read(client)
@@ -112,19 +112,19 @@ def _write(writer: Writer, split: str, x: np.ndarray, y: np.ndarray, coarse: np.
 
 def _column(source: Path, client: str, rows: Mapping[str, Any], name: str) -> np.ndarray:
     if name not in rows:
-        raise bad(f"{source}: client {client}", f"no feature {name}", "image, label and coarse_label", f"found: {', '.join(rows)}")
+        raise data_error(f"{source}: client {client}", f"no feature {name}", "image, label and coarse_label", f"found: {', '.join(rows)}")
     return np.asarray(rows[name])
 
 
 def _check(source: Path, client: str, x: np.ndarray, y: np.ndarray, coarse: np.ndarray) -> None:
     where = f"{source}: client {client}"
     if x.ndim == 2 and x.shape[1] == 3072:
-        raise bad(where, f"images of shape {list(x.shape[1:])}", "[32, 32, 3]")
+        raise data_error(where, f"images of shape {list(x.shape[1:])}", "[32, 32, 3]")
     if x.shape[1:] != (32, 32, 3) or x.dtype.kind not in "iu" or (x.dtype != np.uint8 and len(x) and (x.min() < 0 or x.max() > 255)):
-        raise bad(where, f"images of {x.dtype} {list(x.shape[1:])}", "bytes [32, 32, 3]")
+        raise data_error(where, f"images of {x.dtype} {list(x.shape[1:])}", "bytes [32, 32, 3]")
     for name, column, top in (("label", y, 100), ("coarse_label", coarse, 20)):
         if column.shape != (len(x),) or column.dtype.kind not in "iu":
-            raise bad(where, f"{name} of {column.dtype} {list(column.shape)}", f"a whole number for each of {len(x)} images")
+            raise data_error(where, f"{name} of {column.dtype} {list(column.shape)}", f"a whole number for each of {len(x)} images")
         wrong = np.flatnonzero((column < 0) | (column >= top))
         if len(wrong):
-            raise bad(where, f"{name} {column[wrong[0]]} in row {wrong[0]}", f"0 to {top - 1}")
+            raise data_error(where, f"{name} {column[wrong[0]]} in row {wrong[0]}", f"0 to {top - 1}")

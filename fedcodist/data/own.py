@@ -15,7 +15,7 @@ import numpy as np
 from fedcodist.data import checks
 from fedcodist.data.published import Progress, Published
 from fedcodist.data.store import Writer, check_room
-from fedcodist.errors import bad
+from fedcodist.errors import data_error
 from fedcodist.settings import check, show
 from fedcodist.tasks.arrays import found
 
@@ -59,7 +59,7 @@ class OwnFiles:
         missing = [name for name in (self.x, self.y, *self.also) if name not in columns]
         if missing:
             there = show(", ".join([*columns, *others]))[1:-1] or "none"
-            raise bad(source, f"no column {', '.join(missing)}", f"columns {self.x} and {self.y}", f"found: {there}")
+            raise data_error(source, f"no column {', '.join(missing)}", f"columns {self.x} and {self.y}", f"found: {there}")
         x = checks.features(f"{source}: {self.x}", columns[self.x])
         for name, column in columns.items():
             if name not in (self.x, "public_x"):

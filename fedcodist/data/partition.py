@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from fedcodist.data import splits
-from fedcodist.errors import bad
+from fedcodist.errors import data_error
 from fedcodist.settings import Problem, checked, read_kind, setting
 from fedcodist.types import Key
 
@@ -134,7 +134,7 @@ class Pachinko:
         True
         """
         if coarse is None:
-            raise bad("partition", "no coarse labels", f"a column {self.column} with a coarse label for each row")
+            raise data_error("partition", "no coarse labels", f"a column {self.column} with a coarse label for each row")
         _check_rows(self.clients * self.examples, len(y), f"clients x {self.examples} examples")
         draw = splits.generator(key)
         groups = _tree(y, coarse)
@@ -179,7 +179,7 @@ def _edges(shares: Sequence[float], there: Sequence[bool]) -> list[float]:
 def _tree(y: np.ndarray, coarse: np.ndarray) -> list[list[np.ndarray]]:
     """The rows of each fine label, by coarse label; a fine label has one coarse label."""
     if len(coarse) != len(y):
-        raise bad("partition", f"{len(coarse)} coarse labels for {len(y)} rows", "one for each row")
+        raise data_error("partition", f"{len(coarse)} coarse labels for {len(y)} rows", "one for each row")
     fines, fine = _codes(y)
     tops, top = _codes(coarse)
     parent = np.zeros(len(fines), int)
@@ -187,7 +187,7 @@ def _tree(y: np.ndarray, coarse: np.ndarray) -> list[list[np.ndarray]]:
     wrong = np.flatnonzero(parent[fine] != top)
     if len(wrong):
         label, both = fines[fine[wrong[0]]], sorted({str(tops[top[wrong[0]]]), str(tops[parent[fine[wrong[0]]]])})
-        raise bad("partition", f"label {label} under the coarse labels {' and '.join(both)}", "one coarse label for each label")
+        raise data_error("partition", f"label {label} under the coarse labels {' and '.join(both)}", "one coarse label for each label")
     order = np.argsort(fine, kind="stable")
     rows = np.split(order, np.cumsum(np.bincount(fine))[:-1])
     return [[rows[f] for f in np.flatnonzero(parent == c)] for c in range(len(tops))]
@@ -221,4 +221,4 @@ def _cut(order: np.ndarray, clients: int) -> list[np.ndarray]:
 
 def _check_rows(needed: int, rows: int, what: str = "clients") -> None:
     if needed > rows:
-        raise bad("partition", f"{rows} rows", f"at least {needed}", f"for its {what}")
+        raise data_error("partition", f"{rows} rows", f"at least {needed}", f"for its {what}")

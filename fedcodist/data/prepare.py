@@ -16,7 +16,7 @@ from fedcodist.data.datasets import DATASETS
 from fedcodist.data.published import Dataset, Progress
 from fedcodist.data.store import Store
 from fedcodist.data.text import WORD_FILES
-from fedcodist.errors import ConfigError, DataError, bad
+from fedcodist.errors import ConfigError, DataError, data_error
 from fedcodist.readers import files
 from fedcodist.settings import Problem
 from fedcodist.storage import sealed
@@ -86,7 +86,7 @@ def _fetched(dataset: Dataset, progress: Progress, fetch: bool) -> Path:
     )
     hint = f"it is to be had at {where}" if where else ""
     hint += ", or let --fetch get it" if offers else ""
-    raise bad(f"data prepare {dataset.kind}", "no --from", f"--from PATH, with {dataset.wants}", hint)
+    raise data_error(f"data prepare {dataset.kind}", "no --from", f"--from PATH, with {dataset.wants}", hint)
 
 
 def _vocabulary(dataset: Dataset) -> Any:
@@ -106,7 +106,7 @@ def _files(source: Path) -> list[tuple[str, int, int]]:
     if found == "a file":
         return [_file(source.name, source)]
     if found != "a directory":
-        raise bad(str(source), found, "a file or a directory")
+        raise data_error(str(source), found, "a file or a directory")
     listed: list[tuple[str, int, int]] = []
     for folder, folders, names in os.walk(source):
         folders.sort()
@@ -115,7 +115,7 @@ def _files(source: Path) -> list[tuple[str, int, int]]:
             if files.kind(place) == "a file":
                 listed.append(_file(str(place.relative_to(source)), place))
             if len(listed) > MOST_FILES:
-                raise bad(str(source), f"more than {MOST_FILES} files", f"at most {MOST_FILES}")
+                raise data_error(str(source), f"more than {MOST_FILES} files", f"at most {MOST_FILES}")
     return listed
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from fedcodist import keys
-from fedcodist.errors import bad
+from fedcodist.errors import data_error
 from fedcodist.settings import Problem, SettingError, show
 from fedcodist.types import Array, Key
 
@@ -45,7 +45,7 @@ def divide(ids: Iterable[str], shares: Mapping[str, float], rest: str, key: Key)
     counts = {part: max(1, round(share * len(order))) for part, share in shares.items()}
     if sum(counts.values()) >= len(order):
         taken = " + ".join(f"{count} {part}" for part, count in counts.items())
-        raise bad("clients", f"{len(order)}", f"more than {taken}")
+        raise data_error("clients", f"{len(order)}", f"more than {taken}")
     parts: dict[str, list[str]] = {rest: []}
     for part, count in counts.items():
         parts[part], order = sorted(order[:count]), order[count:]
@@ -135,7 +135,7 @@ def check_disjoint(where: str, parts: Mapping[str, np.ndarray], hint: str = "") 
             if shared:
                 found.append(f"{shared} rows of {other} that are also in {one}")
     if found:
-        raise bad(where, ", ".join(found), "none", hint)
+        raise data_error(where, ", ".join(found), "none", hint)
 
 
 def drop_shared(where: str, parts: Mapping[str, np.ndarray], overlap: str) -> tuple[dict[str, np.ndarray], list[str]]:
@@ -170,5 +170,5 @@ def some(what: str, n: int, size: int, key: Key) -> np.ndarray:
     3
     """
     if size > n:
-        raise bad("task.public_size", str(size), f"at most the {n} public {what}")
+        raise data_error("task.public_size", str(size), f"at most the {n} public {what}")
     return np.sort(keys.permutation(keys.derive(key, "public_size"), n)[:size])

@@ -22,7 +22,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from fedcodist.errors import DataError, bad
+from fedcodist.errors import DataError, data_error
 from fedcodist.readers import files
 from fedcodist.settings import nearest
 from fedcodist.storage import durable, lock, sealed
@@ -39,7 +39,7 @@ def home() -> Path:
     if not place:
         data = os.environ.get("XDG_DATA_HOME") or (os.environ.get("HOME") and os.path.join(os.environ["HOME"], ".local", "share"))
         if not data:
-            raise bad("FEDCODIST_DATA", "nothing, and no HOME", "a directory for prepared data")
+            raise data_error("FEDCODIST_DATA", "nothing, and no HOME", "a directory for prepared data")
         place = os.path.join(data, "fedcodist")
     return Path(place)
 
@@ -69,13 +69,13 @@ class Store:
         with files.open_file(place) as file:
             if file.read(len(header)) != header:  # as it was written, so no parser ever sees another one
                 hint = f"fedcodist data verify {self.path.name}"
-                raise bad(str(place), "another header", f"{found['dtype']} {found['shape']}, as in {META}", hint)
+                raise data_error(str(place), "another header", f"{found['dtype']} {found['shape']}, as in {META}", hint)
             if 0 in found["shape"]:
                 return np.empty(found["shape"], found["dtype"])
             try:
                 return np.memmap(file, found["dtype"], "r", len(header), tuple(found["shape"]))
             except (OSError, ValueError) as error:
-                raise bad(str(place), f"{error}", "a whole column") from error
+                raise data_error(str(place), f"{error}", "a whole column") from error
 
     def text(self, name: str) -> list[str]:
         """A column of names."""
@@ -84,7 +84,9 @@ class Store:
             try:
                 return file.read(LONGEST_TEXT).decode("utf-8").split("\n")[:-1]
             except UnicodeDecodeError as error:
-                raise bad(str(place), f"bytes that are no UTF-8 at {error.start}", "a column of names", "prepare it again") from error
+                raise data_error(
+                    str(place), f"bytes that are no UTF-8 at {error.start}", "a column of names", "prepare it again"
+                ) from error
 
     @cached_property
     def options(self) -> dict[str, Any]:
@@ -103,7 +105,7 @@ def open_store(name: str | Path, kind: str | None = None) -> Store:
         if path.with_name(f"{path.name}.partial").is_dir():
             what = "a preparation that is not finished"
         how = f"fedcodist data prepare {name}" if name in DATASETS else "fedcodist data prepare; a config's header says how"
-        raise bad(f"data {say(name)}", what, f"a prepared store: {', '.join(there) or 'none yet'}", nearest(name, there) or how)
+        raise data_error(f"data {say(name)}", what, f"a prepared store: {', '.join(there) or 'none yet'}", nearest(name, there) or how)
     try:
         meta = unseal(path / META)
         facts, columns = dict(meta["facts"]), dict(meta["columns"])
@@ -113,10 +115,10 @@ def open_store(name: str | Path, kind: str | None = None) -> Store:
             if size != found["bytes"]:
                 raise Damaged(f"{file.name}: {'missing' if size is None else f'{size} bytes'}, not {found['bytes']} bytes")
     except (Damaged, CheckpointError, KeyError, TypeError) as error:
-        raise bad(str(path), f"{error}", "a whole store of this version", "prepare it again") from error
+        raise data_error(str(path), f"{error}", "a whole store of this version", "prepare it again") from error
     store = Store(path, facts, columns, meta["content"])
     if kind is not None and facts.get("kind") != kind:
-        raise bad(f"data {say(name)}", f"a store of {facts.get('kind')}", f"one of {kind}")
+        raise data_error(f"data {say(name)}", f"a store of {facts.get('kind')}", f"one of {kind}")
     return store
 
 

@@ -22,7 +22,7 @@ from fedcodist.data.published import Progress, Published
 from fedcodist.data.splits import check_shares, divide, shuffled
 from fedcodist.data.store import Store, Writer, open_store
 from fedcodist.data.vocabulary import Vocabulary, WordPieces, open_vocabulary
-from fedcodist.errors import DataError, bad
+from fedcodist.errors import DataError, data_error
 from fedcodist.readers import c4, files, rows
 from fedcodist.readers.federated import open_federated
 from fedcodist.settings import Problem, SettingError, check, setting, show
@@ -92,14 +92,16 @@ class TextFiles:
             return PARTS.index("public")
         if self.test_from is not None:
             if row.split:
-                raise bad(where, f"{show(row.split)} for {self.split}, and test_from", "one of the two", 'split = "" ignores the column')
+                raise data_error(
+                    where, f"{show(row.split)} for {self.split}, and test_from", "one of the two", 'split = "" ignores the column'
+                )
             if not row.date:
-                raise bad(where, f"nothing for {self.date or 'date'}", "a date in each row, for test_from")
+                raise data_error(where, f"nothing for {self.date or 'date'}", "a date in each row, for test_from")
             return PARTS.index("test") if row.date >= self.test_from else UNKNOWN
         if not row.split:
             return UNKNOWN
         if row.split not in SPLITS:
-            raise bad(where, f"{show(row.split)} for {self.split}", ", ".join(SPLITS))
+            raise data_error(where, f"{show(row.split)} for {self.split}", ", ".join(SPLITS))
         return SPLITS[row.split]
 
     def _divide(self, source: Path, scratch: Scratch, key: keys.Key) -> tuple[np.ndarray, list[str], list[str]]:
@@ -108,7 +110,7 @@ class TextFiles:
         part = np.array([part for part, _ in scratch.clients], np.int64)
         names = [name for _, name in scratch.clients]
         if not len(part):
-            raise bad(str(source), "no sentence", "at least one", ", ".join(f"{n} {reason}" for reason, n in scratch.counts.items()))
+            raise data_error(str(source), "no sentence", "at least one", ", ".join(f"{n} {reason}" for reason, n in scratch.counts.items()))
         notes = []
         asked = (part == UNKNOWN) | (part == 0)
         few = asked & (sizes < self.min_examples)
@@ -166,7 +168,9 @@ class StackOverflowFiles:
                     stack.callback(split.close)
                 missing = [name for name in ("train", "held_out", "test") if name not in splits]
                 if missing:
-                    raise bad(str(source), f"no split {', '.join(missing)}", "train, held_out and test", f"found: {', '.join(splits)}")
+                    raise data_error(
+                        str(source), f"no split {', '.join(missing)}", "train, held_out and test", f"found: {', '.join(splits)}"
+                    )
                 work = list(self._work(source, splits, key))
                 self._read(source, splits, work, scratch, progress)
         part = np.array([part for part, _ in scratch.clients], np.int64)
@@ -179,7 +183,7 @@ class StackOverflowFiles:
         """(split, part, client, rows) of everything that is to be read, rows None being all."""
         sizes = {client: n for client, n in splits["train"].clients().items() if n}
         if self.clients > len(sizes):
-            raise bad(f"{source}: clients", str(self.clients), f"at most the {len(sizes)} training clients")
+            raise data_error(f"{source}: clients", str(self.clients), f"at most the {len(sizes)} training clients")
         order = shuffled(sizes, keys.derive(key, "clients"))
         for client in order[: self.clients]:
             yield "train", 0, client, None
@@ -192,7 +196,7 @@ class StackOverflowFiles:
         for part, name, most in ((2, "held_out", self.held_out_size), (3, "test", self.test_size)):
             sizes = {client: n for client, n in splits[name].clients().items() if n}
             if not sizes:
-                raise bad(f"{source}: {name}", "no client with a sentence", "at least one")
+                raise data_error(f"{source}: {name}", "no client with a sentence", "at least one")
             ids, counts = list(sizes), np.array(list(sizes.values()), np.int64)
             ends = np.cumsum(counts)
             chosen = np.sort(_sample(keys.derive(key, name), int(ends[-1]), most))
@@ -205,7 +209,9 @@ class StackOverflowFiles:
         for k, (split, part, client, chosen) in enumerate(work[start:], start=start + 1):
             columns = splits[split].read(client)
             if "tokens" not in columns:
-                raise bad(f"{source}: {split}: client {client}", "no feature tokens", "tokens and type", f"found: {', '.join(columns)}")
+                raise data_error(
+                    f"{source}: {split}: client {client}", "no feature tokens", "tokens and type", f"found: {', '.join(columns)}"
+                )
             tokens, types = columns["tokens"], columns.get("type", [b""] * len(columns["tokens"]))
             enough = False
             for row in range(len(tokens)) if chosen is None else chosen.tolist():
@@ -244,7 +250,7 @@ class C4Files:
             _read(stream, scratch, progress, lambda row: PARTS.index("public"), (), self.size)
         part = np.full(len(scratch.clients), PARTS.index("public"))
         if not len(part):
-            raise bad(str(source), "no sentence", "at least one")
+            raise data_error(str(source), "no sentence", "at least one")
         finish = Finish(keys.root(0), vocabulary_of(store), sizes=Sizes(self.size), overlap="allow")
         return finish(scratch, part, [name for _, name in scratch.clients])
 
@@ -275,7 +281,7 @@ def _word_count(path: str, size: int) -> tuple[str, ...]:
         for number, line in enumerate(stream, start=1):
             said = line.decode("utf-8", "replace").split()
             if len(said) != 2 or not said[1].isdecimal():
-                raise bad(f"{path}: line {number}", repr(line[:40]), "a word and a number")
+                raise data_error(f"{path}: line {number}", repr(line[:40]), "a word and a number")
             words.append(said[0])
             if len(words) == size:
                 break

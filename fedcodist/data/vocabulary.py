@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from fedcodist.errors import DataError, bad
+from fedcodist.errors import DataError, data_error
 from fedcodist.objective import BOS, EOS, FIRST, PAD
 from fedcodist.readers.files import sniff, unpacked
 from fedcodist.readers.sentences import _library
@@ -101,7 +101,7 @@ class WordPieces:
     def __post_init__(self) -> None:
         _check_words("word pieces", self.pieces, "piece")
         if list(self.pieces) != sorted(self.pieces):
-            raise bad("word pieces", "pieces in another order", "sorted pieces", "else the same pieces would have several ids")
+            raise data_error("word pieces", "pieces in another order", "sorted pieces", "else the same pieces would have several ids")
 
     @property
     def size(self) -> int:
@@ -170,16 +170,16 @@ def open_vocabulary(path: str | Path) -> Vocabulary | WordPieces:
     """A vocabulary from its file: words from .txt, one a line; pieces from .json. Everything that is odd about it is a DataError."""
     kind = Path(path).suffix
     if kind not in (".txt", ".json"):
-        raise bad(str(path), f"a vocabulary named {show(Path(path).name)}", "a .txt file of words or a .json file of word pieces")
+        raise data_error(str(path), f"a vocabulary named {show(Path(path).name)}", "a .txt file of words or a .json file of word pieces")
     with unpacked(path, LARGEST_BYTES) as file:
         raw = file.read()
     if not raw:
-        raise bad(str(path), sniff(raw), "at least one word")
+        raise data_error(str(path), sniff(raw), "at least one word")
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise bad(f"{path}: line {line}", f"the bytes {show(raw[error.start : error.end])}", "UTF-8") from error
+        raise data_error(f"{path}: line {line}", f"the bytes {show(raw[error.start : error.end])}", "UTF-8") from error
     if kind == ".txt":
         words = tuple(text.removesuffix("\n").split("\n"))
         _check_words(str(path), words, "line")
@@ -211,7 +211,7 @@ def lines(rows: Sequence[Sequence[int]], length: int, dtype: Any = np.int32) -> 
     sizes = np.fromiter(map(len, shown), np.int64, len(shown))
     flat = np.fromiter(itertools.chain.from_iterable(shown), np.int64, int(sizes.sum()))
     if len(flat) and (flat.min() < 0 or flat.max() > np.iinfo(dtype).max):
-        raise bad("ids", f"{flat.min()} to {flat.max()}", f"0 to {np.iinfo(dtype).max}, the largest {np.dtype(dtype)}")
+        raise data_error("ids", f"{flat.min()} to {flat.max()}", f"0 to {np.iinfo(dtype).max}, the largest {np.dtype(dtype)}")
     table = np.full((len(shown), length + 1), PAD, dtype)
     table[:, 0] = BOS
     table[:, 1:][np.arange(length) < sizes[:, None]] = flat  # row by row, which is the order of flat
@@ -235,36 +235,36 @@ def _pieces(path: str, text: str) -> tuple[str, ...]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise bad(path, f"no JSON ({error})", allowed) from error
+        raise data_error(path, f"no JSON ({error})", allowed) from error
     if not isinstance(found, dict) or set(found) != {"kind", "pieces"} or found["kind"] != PIECES or not isinstance(found["pieces"], list):
-        raise bad(path, show(found), allowed)
+        raise data_error(path, show(found), allowed)
     return tuple(found["pieces"])
 
 
 def _check_words(where: str, words: tuple[Any, ...], what: str) -> None:
     """DataError unless these can stand one a line in a file and be told apart."""
     if not words:
-        raise bad(where, "no words", "at least one")
+        raise data_error(where, "no words", "at least one")
     seen: dict[str, int] = {}
     for number, word in enumerate(words, 1):
         place = f"{where}: {what} {number}"
         if not isinstance(word, str):
-            raise bad(place, show(word), "a string")
+            raise data_error(place, show(word), "a string")
         if word.split() != [word] or "\0" in word or any("\ud800" <= letter <= "\udfff" for letter in word):
-            raise bad(place, show(word) if word else "nothing", "a word without white space")
+            raise data_error(place, show(word) if word else "nothing", "a word without white space")
         if word in seen:
-            raise bad(place, f"{show(word)} for the second time", "each word once", f"first in {what} {seen[word]}")
+            raise data_error(place, f"{show(word)} for the second time", "each word once", f"first in {what} {seen[word]}")
         seen[word] = number
 
 
 def _check_fit(counts: Counter[str], size: int) -> None:
     if size < 1:
-        raise bad("vocabulary", f"size {size}", "at least 1")
+        raise data_error("vocabulary", f"size {size}", "at least 1")
     if not counts:
-        raise bad("vocabulary", "no words", "at least one")
+        raise data_error("vocabulary", "no words", "at least one")
 
 
 def _save(path: str | Path, suffix: str, content: bytes) -> None:
     if Path(path).suffix != suffix:
-        raise bad(str(path), f"a vocabulary named {show(Path(path).name)}", f"a name that ends with {suffix}")
+        raise data_error(str(path), f"a vocabulary named {show(Path(path).name)}", f"a name that ends with {suffix}")
     replace_file(Path(path), content)

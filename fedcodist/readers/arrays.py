@@ -20,7 +20,7 @@ from typing import IO
 
 import numpy as np
 
-from fedcodist.errors import DataError, bad
+from fedcodist.errors import DataError, data_error
 from fedcodist.readers.files import NPY, ZIP, ZIP_EMPTY, check_magic, check_ratio, kind, open_file
 from fedcodist.settings import show
 
@@ -39,7 +39,7 @@ def read(path: str, names: Collection[str] = COLUMNS) -> tuple[dict[str, np.ndar
         try:
             there = sorted(name.removesuffix(".npy") for name in os.listdir(path) if name.endswith(".npy"))
         except OSError as error:
-            raise bad(path, f"{error.strerror}", "a directory that can be read") from error
+            raise data_error(path, f"{error.strerror}", "a directory that can be read") from error
         return {name: _npy(str(Path(path) / f"{name}.npy")) for name in there if name in names}, _others(there, names)
     return _npz(path, names)
 
@@ -52,20 +52,20 @@ def _npz(path: str, names: Collection[str]) -> tuple[dict[str, np.ndarray], list
                 members = archive.infolist()
                 there = [info.filename.removesuffix(".npy") for info in members]
                 if len(members) > MOST_COLUMNS:
-                    raise bad(path, f"{len(members)} members", f"at most {MOST_COLUMNS}")
+                    raise data_error(path, f"{len(members)} members", f"at most {MOST_COLUMNS}")
                 if len(set(there)) < len(there):
-                    raise bad(path, "two members of the same name", "each column once")
+                    raise data_error(path, "two members of the same name", "each column once")
                 wanted = {name: info for name, info in zip(there, members, strict=True) if name in names}
                 return {name: _member(f"{path}: {name}", archive, info) for name, info in wanted.items()}, _others(there, names)
         except DataError:
             raise
         except DAMAGED as error:
-            raise bad(path, f"a file that is truncated or damaged: {error}", "a whole .npz file") from error
+            raise data_error(path, f"a file that is truncated or damaged: {error}", "a whole .npz file") from error
 
 
 def _member(where: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise bad(where, f"packing {info.compress_type}", "an array as numpy.savez writes it")
+        raise data_error(where, f"packing {info.compress_type}", "an array as numpy.savez writes it")
     check_ratio(where, info.file_size, info.compress_size)
     with archive.open(info) as stream:
         shape, fortran, dtype = _header(where, stream, info.file_size)
@@ -90,11 +90,11 @@ def _header(where: str, stream: IO[bytes], size: int) -> tuple[tuple[int, ...], 
             reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             shape, fortran, dtype = reader(stream)
     except NO_HEADER as error:
-        raise bad(where, f"a header that is no header ({type(error).__name__})", "an array as numpy.save writes it") from error
+        raise data_error(where, f"a header that is no header ({type(error).__name__})", "an array as numpy.save writes it") from error
     check_dtype(where, dtype)
     claimed = stream.tell() + math.prod(shape) * dtype.itemsize
     if any(n < 0 for n in shape) or claimed != size:
-        raise bad(where, f"{size} bytes, truncated or damaged", f"{claimed} bytes, as its header says")
+        raise data_error(where, f"{size} bytes, truncated or damaged", f"{claimed} bytes, as its header says")
     check_shape(where, shape)
     return shape, fortran, dtype
 
@@ -107,15 +107,17 @@ def check_dtype(where: str, dtype: np.dtype) -> None:
     fedcodist.errors.DataError: x: got Python objects (dtype object); allowed numbers or strings (objects would have to be unpickled, which runs code)
     """  # noqa: E501
     if dtype.hasobject:
-        raise bad(where, "Python objects (dtype object)", "numbers or strings", "objects would have to be unpickled, which runs code")
+        raise data_error(
+            where, "Python objects (dtype object)", "numbers or strings", "objects would have to be unpickled, which runs code"
+        )
     if dtype.kind not in "biufUS" or not dtype.itemsize or (dtype.kind == "f" and dtype.itemsize > 8):
-        raise bad(where, f"dtype {dtype}", "numbers of at most 64 bits, or strings")
+        raise data_error(where, f"dtype {dtype}", "numbers of at most 64 bits, or strings")
 
 
 def check_shape(where: str, shape: tuple[int, ...]) -> None:
     """DataError if there is nothing in an array of this shape."""
     if not math.prod(shape):
-        raise bad(where, f"nothing (shape {show(list(shape))})", "at least one row")
+        raise data_error(where, f"nothing (shape {show(list(shape))})", "at least one row")
 
 
 def _native(array: np.ndarray) -> np.ndarray:

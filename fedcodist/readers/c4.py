@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from fedcodist.errors import bad
+from fedcodist.errors import data_error
 from fedcodist.readers.rows import Columns, Errors, Rows
 from fedcodist.readers.sentences import Splitter, first_sentence, tokenize
 
@@ -27,5 +27,5 @@ def read_c4(
     rows = Rows(path, COLUMNS, errors, counts, start, lambda text: [tokenize(first_sentence(text, splitter))])
     for name, form in rows.files:
         if form != "JSONL":
-            raise bad(name, f"a {form} file", "C4's own .json.gz, or .jsonl files")
+            raise data_error(name, f"a {form} file", "C4's own .json.gz, or .jsonl files")
     return rows

@@ -14,7 +14,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from fedcodist.errors import bad
+from fedcodist.errors import data_error
 from fedcodist.readers import unpickle
 from fedcodist.readers.files import CHUNK, kind, members, open_file, sniff
 from fedcodist.settings import show
@@ -154,11 +154,11 @@ def _read(
     missing = [name for name in release.files if name not in parts]
     if missing:
         wanted = " or ".join(f"those of {r.folder}" for r in releases) if not parts else f"all files of {release.folder}"
-        raise bad(str(path), f"no file {', '.join(missing)}", wanted)
+        raise data_error(str(path), f"no file {', '.join(missing)}", wanted)
     found = {split: _join([parts.pop(name) for name in names]) for split, names in release.splits.items()}
     for split, count in (records or {}).items():
         if len(found[split].y) != count:
-            raise bad(f"{path}: {split}", f"{len(found[split].y)} images", f"{count}")
+            raise data_error(f"{path}: {split}", f"{len(found[split].y)} images", f"{count}")
     return found
 
 
@@ -167,7 +167,7 @@ def _bytes(where: str, stream: IO[bytes]) -> bytearray:
     while chunk := stream.read(CHUNK):
         data += chunk
         if len(data) > MOST_BYTES:
-            raise bad(where, f"more than {MOST_BYTES} bytes", "a file of CIFAR")
+            raise data_error(where, f"more than {MOST_BYTES} bytes", "a file of CIFAR")
     return data
 
 
@@ -177,11 +177,11 @@ def _check_digest(where: str, name: str, data: bytearray, release: _Release, dig
     if wanted is None:
         return
     if len(wanted) not in (32, 64):
-        raise bad(f"the digest of {name}", show(wanted), "an md5 or a sha256")
+        raise data_error(f"the digest of {name}", show(wanted), "an md5 or a sha256")
     found = (hashlib.sha256(data) if len(wanted) == 64 else hashlib.md5(data, usedforsecurity=False)).hexdigest()
     if found != wanted.lower():
         hint = "" if release.binary else "a pickle from elsewhere is not opened; the binary release needs no digest"
-        raise bad(where, f"digest {found}, {len(data)} bytes", f"digest {wanted}", hint)
+        raise data_error(where, f"digest {found}, {len(data)} bytes", f"digest {wanted}", hint)
 
 
 def _binary(where: str, data: bytearray, release: _Release) -> Labelled:
@@ -190,10 +190,12 @@ def _binary(where: str, data: bytearray, release: _Release) -> Labelled:
     if not data or data[0] >= release.classes[0]:  # no known kind of file begins like a record
         known = sniff(bytes(data[:16]))
         if "begins with" not in known:
-            raise bad(where, known, f"records of {size} bytes")
+            raise data_error(where, known, f"records of {size} bytes")
     if len(data) % size:
         whole = len(data) // size * size
-        raise bad(where, f"{len(data)} bytes", f"whole records of {size}, such as {whole or size} or {whole + size} bytes", "truncated?")
+        raise data_error(
+            where, f"{len(data)} bytes", f"whole records of {size}, such as {whole or size} or {whole + size} bytes", "truncated?"
+        )
     rows = np.frombuffer(data, np.uint8).reshape(-1, size)
     columns = [_labels(where, rows[:, i].copy(), classes) for i, classes in enumerate(release.classes)]
     return Labelled(_images(rows[:, labels:]), columns[-1], columns[0] if labels > 1 else None)
@@ -202,22 +204,22 @@ def _binary(where: str, data: bytearray, release: _Release) -> Labelled:
 def _python(where: str, data: bytearray, release: _Release) -> Labelled:
     table = unpickle.read(where, data)
     if not isinstance(table, dict):
-        raise bad(where, f"a {type(table).__name__}", "a table with data and labels")
+        raise data_error(where, f"a {type(table).__name__}", "a table with data and labels")
     table = {key.decode("latin-1") if isinstance(key, bytes) else key: value for key, value in table.items()}
     pixels = table.get("data")
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != PIXELS or not len(pixels):
         got = f"{pixels.dtype} {list(pixels.shape)}" if isinstance(pixels, np.ndarray) else show(type(pixels).__name__)
-        raise bad(f"{where}: data", got, f"uint8 [images, {PIXELS}]")
+        raise data_error(f"{where}: data", got, f"uint8 [images, {PIXELS}]")
     columns = []
     for key, classes in zip(release.keys, release.classes, strict=True):
         labels = table.get(key)
         if isinstance(labels, np.ndarray) and labels.ndim == 1:
             labels = labels.tolist()
         if not isinstance(labels, list) or len(labels) != len(pixels) or not all(type(label) is int for label in labels):
-            raise bad(f"{where}: {key}", show(type(labels).__name__), f"a list of {len(pixels)} whole numbers")
+            raise data_error(f"{where}: {key}", show(type(labels).__name__), f"a list of {len(pixels)} whole numbers")
         wrong = next((i for i, label in enumerate(labels) if not 0 <= label < classes), None)
         if wrong is not None:
-            raise bad(f"{where}: {key}", f"label {show(labels[wrong])} in record {wrong}", f"0 to {classes - 1}")
+            raise data_error(f"{where}: {key}", f"label {show(labels[wrong])} in record {wrong}", f"0 to {classes - 1}")
         columns.append(np.array(labels, np.uint8))
     return Labelled(_images(pixels), columns[-1], columns[0] if len(columns) > 1 else None)
 
@@ -225,7 +227,7 @@ def _python(where: str, data: bytearray, release: _Release) -> Labelled:
 def _labels(where: str, labels: np.ndarray, classes: int) -> np.ndarray:
     wrong = np.flatnonzero(labels >= classes)
     if len(wrong):
-        raise bad(where, f"label {labels[wrong[0]]} in record {wrong[0]}", f"0 to {classes - 1}", f"{len(wrong)} such records")
+        raise data_error(where, f"label {labels[wrong[0]]} in record {wrong[0]}", f"0 to {classes - 1}", f"{len(wrong)} such records")
     return labels
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from fedcodist.errors import DataError, bad
+from fedcodist.errors import DataError, data_error
 from fedcodist.readers import files
 from fedcodist.readers.fedjax import TABLE, open_fedjax
 from fedcodist.readers.sqlite import Database
@@ -26,7 +26,7 @@ def open_federated(path: Path, scratch: Path, progress: Callable[[int, int | Non
     """{split: source}. A packed database cannot be asked anything: it is first unpacked into the scratch directory."""
     found = federated_files(path)
     if not found:
-        raise bad(str(path), files.kind(path), f"a file or a directory of files that end with {', '.join(SUFFIXES)}")
+        raise data_error(str(path), files.kind(path), f"a file or a directory of files that end with {', '.join(SUFFIXES)}")
     packed = [file for file in found if file.suffix == ".lzma"]
     if packed and len(packed) == len(found):
         place = decompress(packed[0], scratch, lambda done: progress(done, None, "bytes unpacked"))

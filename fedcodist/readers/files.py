@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from fedcodist.errors import DataError, bad
+from fedcodist.errors import DataError, data_error
 
 RATIO, SMALL_BYTES = 200, 64 * 2**20  # more than this many bytes, that shrank this much, are a bomb
 MOST_MEMBERS = 100_000  # of an archive
@@ -78,15 +78,15 @@ def open_file(path: str | Path, allowed: str = "a file") -> IO[bytes]:
     """A regular file, opened; anything else is a DataError that says what it is."""
     found = kind(path)
     if found != "a file":
-        raise bad(str(path), found, allowed)
+        raise data_error(str(path), found, allowed)
     try:
         # Not to wait even if the path became a FIFO in the meantime.
         file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)), "rb")
     except OSError as error:
-        raise bad(str(path), f"{error.strerror}", "a file that can be read") from error
+        raise data_error(str(path), f"{error.strerror}", "a file that can be read") from error
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise bad(str(path), "something that is no file", allowed)
+        raise data_error(str(path), "something that is no file", allowed)
     return file
 
 
@@ -107,7 +107,7 @@ def check_magic(path: str | Path, file: IO[bytes], wanted: tuple[bytes, ...], al
     start = file.read(16)
     file.seek(0)
     if not start.startswith(wanted):
-        raise bad(str(path), sniff(start), allowed)
+        raise data_error(str(path), sniff(start), allowed)
 
 
 class Limited(io.RawIOBase):
@@ -131,10 +131,10 @@ class Limited(io.RawIOBase):
         try:
             data = self.stream.read(len(buffer))
         except DAMAGED as error:
-            raise bad(self.where, f"a file that is truncated or damaged ({_reason(error)})", self.allowed) from error
+            raise data_error(self.where, f"a file that is truncated or damaged ({_reason(error)})", self.allowed) from error
         self.left -= len(data)
         if self.left < 0:
-            raise bad(self.where, "more bytes than it may hold", self.allowed)
+            raise data_error(self.where, "more bytes than it may hold", self.allowed)
         buffer[: len(data)] = data
         return len(data)
 
@@ -174,7 +174,7 @@ def members(path: str | Path, wanted: Mapping[str, int | None]) -> Iterator[tupl
                     yield name, file
         return
     if found != "a file":
-        raise bad(str(path), found, "a directory, a .tar, .tar.gz or .zip file")
+        raise data_error(str(path), found, "a directory, a .tar, .tar.gz or .zip file")
     with open_file(path) as file:
         start = file.read(512)
         file.seek(0)
@@ -184,11 +184,11 @@ def members(path: str | Path, wanted: Mapping[str, int | None]) -> Iterator[tupl
             elif start.startswith(GZIP) or start[257:262] == b"ustar":
                 yield from _tar_members(str(path), file, wanted)
             else:
-                raise bad(str(path), sniff(start), "a directory, a .tar, .tar.gz or .zip file")
+                raise data_error(str(path), sniff(start), "a directory, a .tar, .tar.gz or .zip file")
         except DataError:
             raise
         except DAMAGED as error:
-            raise bad(str(path), f"an archive that is truncated or damaged ({_reason(error)})", "a whole archive") from error
+            raise data_error(str(path), f"an archive that is truncated or damaged ({_reason(error)})", "a whole archive") from error
 
 
 def sha256(stream: IO[bytes]) -> str:
@@ -209,16 +209,16 @@ def _tar_members(path: str, file: IO[bytes], wanted: Mapping[str, int | None]) -
             _check_name(path, member.name)
             total += max(0, member.size)
             if count >= MOST_MEMBERS:
-                raise bad(path, f"more than {MOST_MEMBERS} members", f"at most {MOST_MEMBERS}")
+                raise data_error(path, f"more than {MOST_MEMBERS} members", f"at most {MOST_MEMBERS}")
             if total > most:
-                raise bad(path, f"{total} bytes packed into {size}", f"at most {RATIO} times the packed size")
+                raise data_error(path, f"{total} bytes packed into {size}", f"at most {RATIO} times the packed size")
             name = PurePosixPath(member.name).name
             if name not in wanted or member.isdir():
                 continue
             if not member.isfile() or member.issparse():  # a sparse one is as long as it says, without the bytes
-                raise bad(f"{path}: {name}", "a link, a device or a sparse file", "a file")
+                raise data_error(f"{path}: {name}", "a link, a device or a sparse file", "a file")
             if name in seen:
-                raise bad(path, f"two members {name}", "each once")
+                raise data_error(path, f"two members {name}", "each once")
             seen.add(name)
             _check_size(f"{path}: {name}", member.size, wanted[name])
             stream = archive.extractfile(member)
@@ -230,7 +230,7 @@ def _zip_members(path: str, file: IO[bytes], wanted: Mapping[str, int | None]) -
     with zipfile.ZipFile(file) as archive:
         infos = archive.infolist()
         if len(infos) > MOST_MEMBERS:
-            raise bad(path, f"{len(infos)} members", f"at most {MOST_MEMBERS}")
+            raise data_error(path, f"{len(infos)} members", f"at most {MOST_MEMBERS}")
         seen: set[str] = set()
         for info in infos:
             _check_name(path, info.filename)
@@ -238,7 +238,7 @@ def _zip_members(path: str, file: IO[bytes], wanted: Mapping[str, int | None]) -
             if name not in wanted or info.is_dir():
                 continue
             if name in seen:
-                raise bad(path, f"two members {name}", "each once")
+                raise data_error(path, f"two members {name}", "each once")
             seen.add(name)
             check_ratio(f"{path}: {name}", info.file_size, info.compress_size)
             _check_size(f"{path}: {name}", info.file_size, wanted[name])
@@ -272,18 +272,18 @@ def _bounded_headers() -> type[tarfile.TarInfo]:
 def check_ratio(where: str, size: int, packed: int) -> None:
     """DataError if so many bytes cannot honestly have been packed into so few."""
     if size > SMALL_BYTES and size > RATIO * packed:
-        raise bad(where, f"{size} bytes packed into {packed}", f"at most {RATIO} times the packed size")
+        raise data_error(where, f"{size} bytes packed into {packed}", f"at most {RATIO} times the packed size")
 
 
 def _check_name(path: str, name: str) -> None:
     parts = PurePosixPath(name).parts
     if name.startswith(("/", "\\")) or ".." in parts or "\0" in name:
-        raise bad(path, f"a member named {name!r}", "names inside the archive")
+        raise data_error(path, f"a member named {name!r}", "names inside the archive")
 
 
 def _check_size(where: str, found: int, size: int | None) -> None:
     if size is not None and found != size:
-        raise bad(where, f"{found} bytes", f"{size} bytes", "truncated?" if found < size else "")
+        raise data_error(where, f"{found} bytes", f"{size} bytes", "truncated?" if found < size else "")
 
 
 def _reason(error: BaseException) -> str:

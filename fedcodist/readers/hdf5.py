@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fedcodist.errors import DataError, bad
+from fedcodist.errors import DataError, data_error
 from fedcodist.readers.files import HDF5, RATIO, SMALL_BYTES, check_magic, open_file
 from fedcodist.readers.sqlite import client_name
 from fedcodist.settings import show
@@ -36,7 +36,9 @@ class Groups:
         try:
             import h5py
         except ImportError as error:
-            raise bad(str(path), "an HDF5 file", "a file that this installation can read", "pip install 'fedcodist[data]'") from error
+            raise data_error(
+                str(path), "an HDF5 file", "a file that this installation can read", "pip install 'fedcodist[data]'"
+            ) from error
         self.h5py, self.path = h5py, str(path)
         with open_file(path, "an HDF5 file") as file:
             check_magic(path, file, (HDF5,), "an HDF5 file")
@@ -87,14 +89,14 @@ class Groups:
         for feature in sorted(self._names(group)):
             name = feature.decode("utf-8", "replace")
             if len(columns) >= MOST_FEATURES:
-                raise bad(where, "more features", f"at most {MOST_FEATURES}")
+                raise data_error(where, "more features", f"at most {MOST_FEATURES}")
             columns[name], used = self._column(
                 f"{where}: {show(name)}", self._inside(group, feature, self.h5py.h5d.DatasetID, client), left
             )
             left -= used
         rows = {name: len(values) for name, values in columns.items()}
         if len(set(rows.values())) > 1:
-            raise bad(where, f"features of {show(rows)} rows", "as many of each")
+            raise data_error(where, f"features of {show(rows)} rows", "as many of each")
         return columns
 
     def _names(self, group: Any, most: int | None = None) -> list[bytes]:
@@ -113,16 +115,18 @@ class Groups:
         where = f"{self.path}: client {client}" if client else self.path
         try:
             if not group.links.exists(name):  # which, unlike `in`, does not follow it
-                raise bad(where, f"no group {show(name.decode('utf-8', 'replace'))}", "examples/<client>/<feature>")
+                raise data_error(where, f"no group {show(name.decode('utf-8', 'replace'))}", "examples/<client>/<feature>")
             if group.links.get_info(name).type != self.h5py.h5l.TYPE_HARD:
-                raise bad(where, f"a link {show(name)}", "data in this file")
+                raise data_error(where, f"a link {show(name)}", "data in this file")
             found = self.h5py.h5o.open(group, name)
         except DataError:
             raise
         except BROKEN as error:
             raise self._broken(error) from error
         if not isinstance(found, kind):
-            raise bad(where, f"{show(name)} that is a {type(found).__name__.removesuffix('ID').lower()}", "examples/<client>/<feature>")
+            raise data_error(
+                where, f"{show(name)} that is a {type(found).__name__.removesuffix('ID').lower()}", "examples/<client>/<feature>"
+            )
         return found
 
     def _rows(self, dataset: Any, client: str) -> int:
@@ -131,7 +135,7 @@ class Groups:
         except BROKEN as error:
             raise self._broken(error) from error
         if not shape:
-            raise bad(f"{self.path}: client {client}", "a feature that is one value", "a value for each example")
+            raise data_error(f"{self.path}: client {client}", "a feature that is one value", "a value for each example")
         return shape[0]
 
     def _column(self, where: str, found: Any, most: int) -> tuple[np.ndarray | list[bytes], int]:
@@ -143,16 +147,16 @@ class Groups:
             filters = [layout.get_filter(i)[0] for i in range(layout.get_nfilters())]
             texts = h5py.check_string_dtype(dtype) is not None
             if dataset.is_virtual or layout.get_external_count():
-                raise bad(where, "data in another file", "data in this file")
+                raise data_error(where, "data in another file", "data in this file")
             if not set(filters) <= set(FILTERS):
-                raise bad(where, f"filter {max(filters)}", f"{', '.join(FILTERS.values())}", "others would load code")
+                raise data_error(where, f"filter {max(filters)}", f"{', '.join(FILTERS.values())}", "others would load code")
             if not shape or not (texts or (dtype.kind in "biuf" and dtype.itemsize <= 8)) or (texts and len(shape) > 1):
-                raise bad(where, f"{dtype} {show(shape)}", "numbers [n, ...] or strings [n]")
+                raise data_error(where, f"{dtype} {show(shape)}", "numbers [n, ...] or strings [n]")
             size = math.prod(shape) * dtype.itemsize
             chunk = math.prod(dataset.chunks or (1,)) * dtype.itemsize
             # A chunk may be larger than the data, but not without end; data that nothing is stored for would be invented.
             if size > most or chunk > self.most or (size and not found.get_storage_size()):
-                raise bad(where, f"{show(shape)} of {dtype} in {found.get_storage_size()} bytes", f"what {self.size} bytes can hold")
+                raise data_error(where, f"{show(shape)} of {dtype} in {found.get_storage_size()} bytes", f"what {self.size} bytes can hold")
             if not texts:
                 values = np.asarray(dataset[()])
                 return values.astype(dtype.newbyteorder("="), copy=False), values.nbytes
@@ -163,7 +167,7 @@ class Groups:
                 strings += block
                 used += sum(map(len, block))
                 if used > most:
-                    raise bad(where, f"more than {most} bytes of text", f"what {self.size} bytes can hold")
+                    raise data_error(where, f"more than {most} bytes of text", f"what {self.size} bytes can hold")
             return strings, used
         except DataError:
             raise
@@ -172,7 +176,7 @@ class Groups:
 
     def _broken(self, error: BaseException) -> DataError:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:80]
-        return bad(self.path, f"a file that HDF5 cannot read ({reason})", "a whole HDF5 file")
+        return data_error(self.path, f"a file that HDF5 cannot read ({reason})", "a whole HDF5 file")
 
 
 def serve(path: str) -> None:

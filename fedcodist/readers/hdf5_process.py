@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fedcodist.errors import DataError, bad
+from fedcodist.errors import DataError, data_error
 from fedcodist.readers.files import HDF5, check_magic, open_file
 
 # The package itself would import JAX, which takes longer than the reading.
@@ -87,7 +87,7 @@ class Apart:
     def _ask(self, *question: str) -> Any:
         assert self.child.stdin is not None and self.child.stdout is not None
         if self.child.stdin.closed:
-            raise bad(self.path, "a file that was closed", "an open one")
+            raise data_error(self.path, "a file that was closed", "an open one")
         try:
             self.child.stdin.write(json.dumps(question).encode() + b"\n")
             self.child.stdin.flush()
@@ -107,4 +107,4 @@ class Apart:
 
     def _died(self) -> DataError:
         self.close()
-        return bad(self.path, "a file that HDF5 cannot read (it crashed, or found no end)", "a whole HDF5 file")
+        return data_error(self.path, "a file that HDF5 cannot read (it crashed, or found no end)", "a whole HDF5 file")

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any, NamedTuple
 
-from fedcodist.errors import bad
+from fedcodist.errors import data_error
 from fedcodist.readers.files import CHUNK, NAMES, sniff, unpacked
 from fedcodist.settings import show
 
@@ -54,7 +54,7 @@ def text_of(place: Place) -> IO[bytes]:
     start = stream.peek(16)[:16]  # type: ignore[attr-defined]  # a BufferedReader, always
     if start.startswith((*NAMES, b"\x80")):
         stream.close()
-        raise bad(place.path, sniff(start), "text")
+        raise data_error(place.path, sniff(start), "text")
     return stream
 
 

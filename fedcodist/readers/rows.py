@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
-from fedcodist.errors import bad
+from fedcodist.errors import data_error
 from fedcodist.readers import sentences
 from fedcodist.readers.columns import is_saved, parts
 from fedcodist.readers.files import CHUNK, PARQUET, check_magic, check_ratio, kind, open_file
@@ -78,9 +78,9 @@ class Rows(Iterator[Row]):
 
     def __init__(self, path: str | Path, columns: Columns, errors: Errors, counts: Counter[str] | None, start: int, speak: Speak):
         if errors not in ("replace", "skip", "fail"):
-            raise bad("errors", show(errors), "replace, skip or fail")
+            raise data_error("errors", show(errors), "replace, skip or fail")
         if start < 0:
-            raise bad("start", str(start), "0 or more")
+            raise data_error("start", str(start), "0 or more")
         self.path, self.columns, self.errors, self.start, self.speak = str(path), columns, errors, start, speak
         self.counts: Counter[str] = Counter() if counts is None else counts
         self.done, self.whole = 0, True
@@ -100,9 +100,9 @@ class Rows(Iterator[Row]):
                 with closing(_READERS[form](self, place)) as records:
                     yield from self._rows_of(place, records)
             except OSError as error:
-                raise bad(str(place), error.strerror or str(error), "a file that can be read") from error
+                raise data_error(str(place), error.strerror or str(error), "a file that can be read") from error
         if self.done < self.start:
-            raise bad(self.path, f"{self.done} rows", f"at least {self.start}, to go on after them")
+            raise data_error(self.path, f"{self.done} rows", f"at least {self.start}, to go on after them")
 
     def _rows_of(self, place: Place, records: Iterator[_Record | Trouble]) -> Iterator[Row]:
         """The rows of one file. This loop is the whole cost of reading tokens, so it is written flat."""
@@ -151,7 +151,7 @@ class Rows(Iterator[Row]):
     def _leave_out(self, place: Place, trouble: Trouble) -> None:
         if self.errors == "fail":
             self.done -= 1
-            raise bad(str(place), trouble.got, trouble.allowed, "errors = skip leaves such rows out")
+            raise data_error(str(place), trouble.got, trouble.allowed, "errors = skip leaves such rows out")
         self.counts[trouble.reason] += 1
 
     # Each reader first passes over what is done already, then gives a record or a trouble for each row of its file.
@@ -177,7 +177,7 @@ class Rows(Iterator[Row]):
             records = csv_records(csv.reader(lines_of(stream, place), strict=True))
             header = _first(place, records)
             if isinstance(header, Trouble):
-                raise bad(str(place), header.got, header.allowed)
+                raise data_error(str(place), header.got, header.allowed)
             take, width = _picks(place, header, self.columns), len(header)
             self.done += sum(1 for _ in islice(records, max(0, self.start - self.done)))
             place.trouble = None
@@ -215,7 +215,9 @@ class Rows(Iterator[Row]):
         try:
             parquet: Any = importlib.import_module("pyarrow.parquet")
         except ImportError as error:
-            raise bad(place.path, "a Parquet file", "a file that this installation can read", "pip install 'fedcodist[data]'") from error
+            raise data_error(
+                place.path, "a Parquet file", "a file that this installation can read", "pip install 'fedcodist[data]'"
+            ) from error
         place.unit = "row"
         with open_file(place.path) as file:
             check_magic(place.path, file, (PARQUET,), "a Parquet file")
@@ -241,7 +243,7 @@ class Rows(Iterator[Row]):
                     yield found if isinstance(found, Trouble) else take([*found, *_ABSENT])
             except _DAMAGED as error:
                 what = (str(error).splitlines() or [type(error).__name__])[0][:120]
-                raise bad(str(place), f"a file that is truncated or damaged ({what})", "a whole Parquet file") from error
+                raise data_error(str(place), f"a file that is truncated or damaged ({what})", "a whole Parquet file") from error
 
     def _saved(self, place: Place) -> Iterator[Any]:
         place.unit = "row"
@@ -297,18 +299,18 @@ def _files(path: str) -> list[tuple[str, str]]:
         form = _format(path)
         if form is None:
             open_file(path).close()  # what is no file at all says so first
-            raise bad(path, f"a name that ends with {show(Path(path).suffix)}", f"{known}, also with {', '.join(PACKED)}")
+            raise data_error(path, f"a name that ends with {show(Path(path).suffix)}", f"{known}, also with {', '.join(PACKED)}")
         return [(path, form)]
     if is_saved(path):
         return [(path, "saved")]
     try:
         names = sorted(name for name in os.listdir(path) if not name.startswith((".", "_")))
     except OSError as error:
-        raise bad(path, f"{error.strerror}", "a directory that can be read") from error
+        raise data_error(path, f"{error.strerror}", "a directory that can be read") from error
     files = [(str(Path(path) / name), form) for name in names if (form := _format(name))]
     forms = sorted({form for _, form in files})
     if len(forms) != 1:
-        raise bad(path, f"files of {' and '.join(forms)}" if forms else "no file of rows", f"files of one kind: {known}")
+        raise data_error(path, f"files of {' and '.join(forms)}" if forms else "no file of rows", f"files of one kind: {known}")
     return files
 
 
@@ -323,9 +325,11 @@ def _first(place: Place, records: Iterator[Any]) -> Any:
     """The header, which has to be right whatever `errors` says."""
     header = next(records, None)
     if not header:
-        raise bad(place.path, "an empty file" if header is None else "an empty first line", "a first line with the names of the columns")
+        raise data_error(
+            place.path, "an empty file" if header is None else "an empty first line", "a first line with the names of the columns"
+        )
     if place.trouble is not None:
-        raise bad(str(place), place.trouble.got, place.trouble.allowed)
+        raise data_error(str(place), place.trouble.got, place.trouble.allowed)
     return header
 
 
@@ -345,14 +349,16 @@ def _picks(place: Place, header: list[str], columns: Columns) -> Callable[[Any],
     optional = {"domain", "date", "split"}
     for name, field in _named(columns).items():
         if header.count(name) > 1:
-            raise bad(place.path, f"two columns {show(name)}", "each column once")
+            raise data_error(place.path, f"two columns {show(name)}", "each column once")
         if name not in header and (field == "client" or (field in optional and name != getattr(USUAL, field))):
             hint = nearest(name, header) or f"{field} = NAME says which one it is"
-            raise bad(place.path, f"no column {show(name)} for the {field}", f"one of the columns found: {found}", hint)
+            raise data_error(place.path, f"no column {show(name)} for the {field}", f"one of the columns found: {found}", hint)
     at = [header.index(name) if name and name in header else absent for name, absent in zip(_order(columns), (-2, -2, -2, -2, -1, -1))]
     if at[4:] == [-1, -1]:
         hint = nearest(columns.tokens, header) or nearest(columns.text, header)
-        raise bad(place.path, f"neither column {show(columns.tokens)} nor {show(columns.text)}", f"one of the columns found: {found}", hint)
+        raise data_error(
+            place.path, f"neither column {show(columns.tokens)} nor {show(columns.text)}", f"one of the columns found: {found}", hint
+        )
     return operator.itemgetter(*at)
 
 
@@ -401,7 +407,9 @@ def _column(place: Place, arrow: Any, name: str, column: Any) -> list[str | byte
         return column.cast(given).to_pylist()
     strings = types.is_string(given) or types.is_large_string(given)
     if not (strings or types.is_integer(given) or types.is_date(given) or types.is_timestamp(given)):
-        raise bad(place.path, f"column {show(name)} of {show(str(column.type))[1:-1]}", "strings, or whole numbers or dates for names")
+        raise data_error(
+            place.path, f"column {show(name)} of {show(str(column.type))[1:-1]}", "strings, or whole numbers or dates for names"
+        )
     try:
         return column.cast(given if strings else arrow.string()).to_pylist()
     except UnicodeDecodeError:

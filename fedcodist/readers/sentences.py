@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
-from fedcodist.errors import bad
+from fedcodist.errors import data_error
 from fedcodist.settings import show
 
 BLOCK = 2_000  # characters that are divided into sentences at once: the time of pysbd grows faster than its text
@@ -119,13 +119,15 @@ def _punkt() -> Callable[[str], list[str]]:
     try:
         found("A sentence.")
     except LookupError as error:
-        raise bad("sentences", "splitter punkt, whose model is not installed", "pysbd", "python -m nltk.downloader punkt_tab") from error
+        raise data_error(
+            "sentences", "splitter punkt, whose model is not installed", "pysbd", "python -m nltk.downloader punkt_tab"
+        ) from error
     return found
 
 
 def _check_splitter(splitter: str) -> None:
     if splitter != "pysbd":
-        raise bad("splitter", show(splitter), "pysbd or punkt")
+        raise data_error("splitter", show(splitter), "pysbd or punkt")
 
 
 def _library(name: str, where: str, extra: str) -> Any:
@@ -133,4 +135,4 @@ def _library(name: str, where: str, extra: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         package = name.split(".")[0]
-        raise bad(where, f"an installation without {package}", f"one with {package}", f"pip install 'fedcodist[{extra}]'") from error
+        raise data_error(where, f"an installation without {package}", f"one with {package}", f"pip install 'fedcodist[{extra}]'") from error

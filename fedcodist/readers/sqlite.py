@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedcodist.errors import bad
+from fedcodist.errors import data_error
 from fedcodist.readers.files import SQLITE, check_magic, kind, open_file
 from fedcodist.settings import show
 
@@ -37,7 +37,7 @@ class Database:
         for ending in ("-wal", "-journal"):
             left = self.path + ending
             if kind(left) != "nothing at this path" and os.path.getsize(left):
-                raise bad(
+                raise data_error(
                     self.path, f"an unfinished change beside it ({Path(left).name})", "a closed database", "open it once with sqlite3"
                 )
         quoted = urllib.parse.quote(os.path.abspath(path))
@@ -88,18 +88,18 @@ class Database:
         for setting in ("trusted_schema=OFF", "cell_size_check=ON", "mmap_size=0", "query_only=ON", "temp_store=MEMORY"):
             list(self.rows(f"PRAGMA {setting}"))
         for name, what in self.rows(f"SELECT name, type FROM sqlite_master WHERE {TRICKS}"):  # noqa: S608
-            raise bad(self.path, f"{_show(what)} {_show(name)} that is a view, a trigger or a virtual table", "plain tables")
+            raise data_error(self.path, f"{_show(what)} {_show(name)} that is a view, a trigger or a virtual table", "plain tables")
         for table, wanted in self.tables.items():
             columns = {row[0]: row[1] for row in self.rows("SELECT name, hidden FROM pragma_table_xinfo(?)", [table])}
             missing = [name for name in wanted if columns.get(name.encode(), 1) != 0]
             if missing:
                 found = [name.decode("utf-8", "replace") for name in columns]
                 what = f"no table {table}" if not columns else f"no plain column {', '.join(missing)} in table {table}"
-                raise bad(self.path, what, f"columns {', '.join(wanted)}", f"found: {show(found)}" if columns else self._others())
+                raise data_error(self.path, what, f"columns {', '.join(wanted)}", f"found: {show(found)}" if columns else self._others())
         if quick_check:
             for (answer,) in self.rows("PRAGMA quick_check(1)"):
                 if answer != b"ok":
-                    raise bad(self.path, f"a damaged database ({_show(answer)})", "a whole SQLite file")
+                    raise data_error(self.path, f"a damaged database ({_show(answer)})", "a whole SQLite file")
         connection.set_authorizer(self._allowed)
 
     def _others(self) -> str:
@@ -119,8 +119,8 @@ class Database:
 
     def _broken(self, error: BaseException) -> Exception:
         if str(error) == "interrupted":
-            return bad(self.path, "a question without an end", "tables that the size of the file explains", "damaged?")
-        return bad(self.path, f"a file that SQLite cannot read ({error})", "a whole SQLite file")
+            return data_error(self.path, "a question without an end", "tables that the size of the file explains", "damaged?")
+        return data_error(self.path, f"a file that SQLite cannot read ({error})", "a whole SQLite file")
 
 
 def client_name(path: str, raw: Any) -> str:
@@ -128,7 +128,7 @@ def client_name(path: str, raw: Any) -> str:
     try:
         name = raw.decode("utf-8") if isinstance(raw, bytes) else str(raw)
     except UnicodeDecodeError as error:
-        raise bad(path, f"the client id {show(raw)}", "UTF-8") from error
+        raise data_error(path, f"the client id {show(raw)}", "UTF-8") from error
     if (
         not isinstance(raw, bytes | str | int)
         or not name
@@ -137,14 +137,14 @@ def client_name(path: str, raw: Any) -> str:
         or "/" in name
         or name in (".", "..")
     ):
-        raise bad(path, f"the client id {show(raw)}", f"1 to {LONGEST_ID} printable characters without /")
+        raise data_error(path, f"the client id {show(raw)}", f"1 to {LONGEST_ID} printable characters without /")
     return name
 
 
 def count(path: str, client: str, raw: Any) -> int:
     """A number of examples, if it is one."""
     if type(raw) is not int or raw < 0:
-        raise bad(f"{path}: client {client}", f"{show(raw)} examples", "a whole number from 0")
+        raise data_error(f"{path}: client {client}", f"{show(raw)} examples", "a whole number from 0")
     return raw
 
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedcodist.errors import DataError, bad
+from fedcodist.errors import DataError, data_error
 from fedcodist.readers.files import CHUNK, HDF5, SQLITE, kind, open_file, sniff, unpacked
 from fedcodist.readers.hdf5_process import Apart
 from fedcodist.readers.sqlite import Database, client_name, count
@@ -62,7 +62,7 @@ def open_tff(path: str | Path, quick_check: bool = False) -> dict[str, Source]:
             return {split: Apart(file) for split, file in files.items()}
         plain = sorted(p for p in Path(path).iterdir() if p.suffix == ".sqlite")
         if len(plain) != 1:
-            raise bad(
+            raise data_error(
                 str(path), f"{len(plain)} .sqlite files and no .h5 file named after its split", "one of the two", "name the file itself"
             )
         path = plain[0]
@@ -73,10 +73,10 @@ def open_tff(path: str | Path, quick_check: bool = False) -> dict[str, Source]:
     if start.startswith(HDF5):
         split = split_of(path)
         if split is None:
-            raise bad(str(path), "a name without a split", "a name such as fed_cifar100_train.h5")
+            raise data_error(str(path), "a name without a split", "a name such as fed_cifar100_train.h5")
         return {split: Apart(path)}
     packed = str(path).endswith((".lzma", ".xz", ".gz", ".bz2"))
-    raise bad(str(path), sniff(start), "an SQLite or HDF5 file, or a directory of them", "unpack it first" if packed else "")
+    raise data_error(str(path), sniff(start), "an SQLite or HDF5 file, or a directory of them", "unpack it first" if packed else "")
 
 
 def split_of(path: str | Path) -> str | None:
@@ -94,12 +94,12 @@ def by_split(path: str | Path, endings: tuple[str, ...]) -> dict[str, Path]:
     try:
         files = sorted(p for p in Path(path).iterdir() if p.name.endswith(endings))
     except OSError as error:
-        raise bad(str(path), f"{error.strerror}", "a directory that can be read") from error
+        raise data_error(str(path), f"{error.strerror}", "a directory that can be read") from error
     found: dict[str, Path] = {}
     for file in files:
         split = split_of(file)
         if split in found:
-            raise bad(str(path), f"{found[split].name} and {file.name}, both {split}", "one file a split")
+            raise data_error(str(path), f"{found[split].name} and {file.name}, both {split}", "one file a split")
         if split is not None:
             found[split] = file
     return {split: found[split] for split in dict.fromkeys(SPLITS.values()) if split in found}
@@ -112,18 +112,20 @@ def decompress(path: str | Path, target_dir: str | Path, progress: Callable[[int
     again. `progress` is called with the number of bytes written so far. The packed file is only read.
     """
     if not str(path).endswith((".lzma", ".xz", ".gz")):
-        raise bad(str(path), "another name", "a .lzma, .xz or .gz file")
+        raise data_error(str(path), "another name", "a .lzma, .xz or .gz file")
     target = Path(target_dir) / Path(path).stem
     if kind(target) == "a file":
         return target
     if kind(target) != "nothing at this path":
-        raise bad(str(target), kind(target), "a file, or nothing yet")
+        raise data_error(str(target), kind(target), "a file, or nothing yet")
     partial = target.with_name(f"{target.name}.partial")
     with unpacked(path) as stream:
         try:
             file = os.fdopen(_take(partial), "wb")
         except OSError as error:
-            raise bad(str(partial), f"{error.strerror}", "a directory to write to, and no other process that unpacks into it") from error
+            raise data_error(
+                str(partial), f"{error.strerror}", "a directory to write to, and no other process that unpacks into it"
+            ) from error
         with file:
             try:
                 written = 0
@@ -191,7 +193,7 @@ class _Rows:
             for raw, examples in self.database.rows(question, [self.split.decode()]):
                 client = client_name(path, raw)
                 if client in found:
-                    raise bad(path, f"client {show(client)} twice in {self.split.decode()}", "each once")
+                    raise data_error(path, f"client {show(client)} twice in {self.split.decode()}", "each once")
                 found[client] = count(path, client, examples)
             self._clients = dict(sorted(found.items()))
         return dict(self._clients)
@@ -202,7 +204,7 @@ class _Rows:
         assert self._clients is not None
         where = f"{self.database.path}: client {client}"
         if client not in self._clients:
-            raise bad(where, "nothing", f"a client of {self.split.decode()}")
+            raise data_error(where, "nothing", f"a client of {self.split.decode()}")
         blobs, size = [], 0
         for blob in self._blobs(client):
             size += len(blob) if isinstance(blob, bytes) else 0
@@ -213,7 +215,7 @@ class _Rows:
             if len(blobs) == self._clients[client]:
                 return parse(where, blobs)
         allowed = f"{self._clients[client]}, as client_metadata says, of at most {MOST_EXAMPLE} bytes each"
-        raise bad(where, f"{len(blobs)} whole examples and what follows", allowed)
+        raise data_error(where, f"{len(blobs)} whole examples and what follows", allowed)
 
     def _blobs(self, client: str) -> Iterable[Any]:
         """In the order of the file. Without an index every client would need a scan, so then one scan remembers all places."""
@@ -242,10 +244,10 @@ def _open_sqlite(path: str | Path, quick_check: bool) -> dict[str, Source]:
     for raw in raws:
         split = SPLITS.get(raw.decode("utf-8", "replace")) if isinstance(raw, bytes) else None
         if split is None or split in names:
-            raise bad(str(path), f"the split {show(raw)}", "train, heldout or test, each once")
+            raise data_error(str(path), f"the split {show(raw)}", "train, heldout or test, each once")
         names[split] = raw
     if not names:
-        raise bad(str(path), "no clients", "at least one in client_metadata")
+        raise data_error(str(path), "no clients", "at least one in client_metadata")
     # Each split has its own connection, so that closing one leaves the others open.
     return {split: _Rows(Database(path, EXAMPLES), names[split]) for split in dict.fromkeys(SPLITS.values()) if split in names}
 
@@ -256,7 +258,7 @@ def _example() -> Any:
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     except ImportError as error:
-        raise bad("tff", "no package protobuf", "an installation that can read examples", "pip install 'fedcodist[data]'") from error
+        raise data_error("tff", "no package protobuf", "an installation that can read examples", "pip install 'fedcodist[data]'") from error
     field = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="tf", syntax="proto3")
     for name, kind_of in (("Bytes", field.TYPE_BYTES), ("Floats", field.TYPE_FLOAT), ("Ints", field.TYPE_INT64)):
@@ -290,18 +292,18 @@ def parse(where: str, blobs: Iterable[bytes]) -> dict[str, Column]:
         try:
             message.ParseFromString(blob)
         except Exception as error:  # the library's own class, whose home has moved before
-            raise bad(f"{where}: example {row}", f"{len(blob)} bytes that are no tf.train.Example", "a whole one") from error
+            raise data_error(f"{where}: example {row}", f"{len(blob)} bytes that are no tf.train.Example", "a whole one") from error
         features: Mapping[str, Any] = message.features.feature
         if row and set(features) != set(kinds):
             odd = sorted(set(features) ^ set(kinds))
-            raise bad(f"{where}: example {row}", f"features that differ in {show(odd)}", "the same in every example")
+            raise data_error(f"{where}: example {row}", f"features that differ in {show(odd)}", "the same in every example")
         for name in features:
             word = features[name].WhichOneof("kind")
             values = getattr(features[name], word).value if word else ()
             if (word == "bytes" and len(values) != 1) or not values or kinds.setdefault(name, (word, len(values))) != (word, len(values)):
                 got = f"{len(values)} {word or 'values'} of {show(name)}"
                 allowed = f"{' '.join(map(str, kinds[name][::-1]))}, as before" if name in kinds else "one string, or some numbers"
-                raise bad(f"{where}: example {row}", got, allowed)
+                raise data_error(f"{where}: example {row}", got, allowed)
             numbers = {"floats": np.float32, "ints": np.int64}.get(word)
             columns.setdefault(name, []).append(values[0] if numbers is None else np.fromiter(values, numbers, len(values)))
     return {name: column(where, name, rows, kinds[name][1]) for name, rows in sorted(columns.items())}
@@ -318,6 +320,6 @@ def column(where: str, name: str, rows: list[Any], width: int) -> Column:
         found = found.reshape(-1, *SHAPES[name, width])
     if name == "image" and found.dtype == np.int64:
         if found.min() < 0 or found.max() > 255:
-            raise bad(f"{where}: image", f"{found.min()} to {found.max()}", "0 to 255")
+            raise data_error(f"{where}: image", f"{found.min()} to {found.max()}", "0 to 255")
         found = found.astype(np.uint8)
     return found

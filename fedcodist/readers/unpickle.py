@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from fedcodist.errors import DataError, bad
+from fedcodist.errors import DataError, data_error
 from fedcodist.settings import show
 
 OPCODES = {opcode.code: opcode for opcode in pickletools.opcodes}
@@ -89,10 +89,10 @@ def _run(where: str, data: bytes | bytearray) -> Any:
         machine.at = file.tell()
         code = file.read(1)
         if not code:
-            raise bad(where, f"no end of the pickle in {len(data)} bytes", "a whole file", "truncated?")
+            raise data_error(where, f"no end of the pickle in {len(data)} bytes", "a whole file", "truncated?")
         opcode = OPCODES.get(code.decode("latin-1"))
         if opcode is None:
-            raise bad(where, f"byte {code!r} at byte {machine.at}, which is no opcode", "a pickle")
+            raise data_error(where, f"byte {code!r} at byte {machine.at}, which is no opcode", "a pickle")
         try:
             if opcode.name == "STOP":
                 (value,) = machine.stack
@@ -101,7 +101,7 @@ def _run(where: str, data: bytes | bytearray) -> Any:
         except DataError:
             raise
         except BROKEN as error:
-            raise bad(where, f"opcode {opcode.name} at byte {machine.at} without what it needs", "a whole pickle") from error
+            raise data_error(where, f"opcode {opcode.name} at byte {machine.at} without what it needs", "a whole pickle") from error
     machine.check_plain(value)
     return value.array if isinstance(value, _Array) else value
 
@@ -115,7 +115,7 @@ class _Machine:
         self.memo: dict[int, Any] = {}
 
     def refuse(self, what: str, hint: str = "it was not run") -> DataError:
-        return bad(self.where, f"{what} at byte {self.at}", "plain data, and arrays of numpy", hint)
+        return data_error(self.where, f"{what} at byte {self.at}", "plain data, and arrays of numpy", hint)
 
     def step(self, opcode: pickletools.OpcodeInfo, file: io.BytesIO) -> None:
         name, stack = opcode.name, self.stack
@@ -178,7 +178,7 @@ class _Machine:
         size = int.from_bytes(file.read(width), "little")
         start = file.tell()
         if size > len(self.view) - start:
-            raise bad(
+            raise data_error(
                 self.where, f"a string of {size} bytes at byte {self.at}", f"at most the {len(self.view) - start} that follow", "truncated?"
             )
         file.seek(size, io.SEEK_CUR)
@@ -242,7 +242,7 @@ class _Machine:
                     or math.prod(shape) * kind.dtype.itemsize != len(raw)
                     or len(shape) > 32
                 ):
-                    raise bad(
+                    raise data_error(
                         self.where, f"an array of {len(raw)} bytes at byte {self.at}", f"{kind.dtype.itemsize} * {show(list(shape))} bytes"
                     )
                 flat = np.frombuffer(raw, kind.dtype)
@@ -257,9 +257,9 @@ class _Machine:
             below: list[Any] = []
             for item in level:
                 if isinstance(item, memoryview):
-                    raise bad(self.where, f"a string of {len(item)} bytes", f"at most {LONGEST}, but for arrays")
+                    raise data_error(self.where, f"a string of {len(item)} bytes", f"at most {LONGEST}, but for arrays")
                 if isinstance(item, _Dtype | _Name | _Mark) or (isinstance(item, _Array) and item.array is None):
-                    raise bad(
+                    raise data_error(
                         self.where, f"something unfinished ({type(item).__name__.strip('_').lower()})", "plain data, and whole arrays"
                     )
                 if isinstance(item, dict | list | tuple):
@@ -270,7 +270,7 @@ class _Machine:
             if not below:
                 return
             level = below
-        raise bad(self.where, f"more than {MOST_DEPTH} levels of lists", f"at most {MOST_DEPTH}")
+        raise data_error(self.where, f"more than {MOST_DEPTH} levels of lists", f"at most {MOST_DEPTH}")
 
 
 def _filled(value: Any) -> Any:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from fedcodist import runs
-from fedcodist.errors import ConfigError, bad
+from fedcodist.errors import ConfigError, data_error
 from fedcodist.reports import compare
 from fedcodist.reports.compare import dig, number
 from fedcodist.reports.tables import render, safe_cell
@@ -232,7 +232,7 @@ def _parquet(data: Table, path: Path) -> int:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise bad("--out", "a Parquet file", "a file that this installation can write", "pip install 'fedcodist[data]'") from error
+        raise data_error("--out", "a Parquet file", "a file that this installation can write", "pip install 'fedcodist[data]'") from error
     kinds = {"seed": pa.int64(), "round": pa.int64(), "codistilled": pa.bool_()} | dict.fromkeys(COUNTS, pa.int64())
     kinds |= dict.fromkeys(WORDS, pa.string())
     schema = pa.schema([(name, kinds.get(name, pa.float64())) for name in data.columns])

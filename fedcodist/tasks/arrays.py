@@ -24,7 +24,7 @@ from fedcodist.data.checks import SPLITS
 from fedcodist.data.partition import Partition, read_partition
 from fedcodist.data.splits import check_disjoint, check_shares, digests, divide
 from fedcodist.data.store import META, locate
-from fedcodist.errors import DataError, bad
+from fedcodist.errors import DataError, data_error
 from fedcodist.imports import function as named_function
 from fedcodist.objective import Classify, Images
 from fedcodist.readers import arrays, columns, files, folders
@@ -159,7 +159,9 @@ class Arrays:
         names = {role: getattr(self, role) for role in ROLES} | {"public_x": "public_x"}
         named = {role: table.columns[name] for role, name in names.items() if name and name in table.columns}
         if self.partition is not None and "client" in named:
-            raise bad(f"{table.where}: {self.client}", "clients, and a partition", "one of the two", 'client = "" ignores the column')
+            raise data_error(
+                f"{table.where}: {self.client}", "clients, and a partition", "one of the two", 'client = "" ignores the column'
+            )
         needed = [names["x"], names["y"], *([] if self.partition is not None else [names["client"]]), *self._extra()]
         missing = [name for name in needed if name not in table.columns]
         if missing:
@@ -167,7 +169,7 @@ class Arrays:
             hint = nearest(missing[0], there) or f"found: {show(', '.join(there)) if there else 'none'}"
             if missing == [names["client"]]:
                 hint += "; a partition makes clients"
-            raise bad(table.where, f"no column {', '.join(missing)}", f"columns {', '.join(needed)}", hint)
+            raise data_error(table.where, f"no column {', '.join(missing)}", f"columns {', '.join(needed)}", hint)
         return named, {role: f"{table.where}: {name}" for role, name in names.items()}
 
     def _dealt(self, table: _Table, y: np.ndarray, rows: np.ndarray, key: Key, notes: list[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -221,7 +223,7 @@ class Arrays:
             if self.overlap == "allow":
                 continue
             if again.all():
-                raise bad(where, f"no row of {part} that is not in a part before it", "at least one")
+                raise data_error(where, f"no row of {part} that is not in a part before it", "at least one")
             if part == "public":
                 public_x = public_x[~again]
             if len(rows[part]):
@@ -232,12 +234,14 @@ class Arrays:
         if not (x.ndim == 4 and x.dtype == np.uint8 if self.images is None else self.images):
             return None
         if x.ndim != 4:
-            raise bad(where, f"rows of {checks.describe(x)}", "[rows, height, width, channels] for images = true")
+            raise data_error(where, f"rows of {checks.describe(x)}", "[rows, height, width, channels] for images = true")
         height, width = x.shape[1:3]
         if self.size is None and height != width and self.pad:
-            raise bad(where, f"images of {height} x {width} and pad = {self.pad}", "pad = 0, or a size, for images that are not square")
+            raise data_error(
+                where, f"images of {height} x {width} and pad = {self.pad}", "pad = 0, or a size, for images that are not square"
+            )
         if self.size is not None and self.size > min(height, width):
-            raise bad(where, f"images of {height} x {width}", f"at least {self.size} x {self.size}, the given size")
+            raise data_error(where, f"images of {height} x {width}", f"at least {self.size} x {self.size}, the given size")
         return Images(self.size or height, self.pad, self.flip, self.public_flips, self.mixup_beta)
 
 
@@ -254,7 +258,7 @@ def found(path: str, wanted: set[str], split: str) -> _Table:
         try:
             names = os.listdir(path)
         except OSError as error:
-            raise bad(path, f"{error.strerror}", "a directory that can be read") from error
+            raise data_error(path, f"{error.strerror}", "a directory that can be read") from error
         if columns.is_saved(path) or any(name.endswith(".parquet") for name in names):
             return _Table(path, *columns.read(path, wanted, split), [])
         plain = any(name.endswith(".npy") for name in names) or path.endswith((".npz", ".npy"))
@@ -270,9 +274,9 @@ def found(path: str, wanted: set[str], split: str) -> _Table:
         if start.startswith(files.PARQUET):
             return _Table(path, *columns.read(path, wanted, split), [])
         if not start.startswith((files.ZIP, files.ZIP_EMPTY)):
-            raise bad(path, files.sniff(start), ALLOWED)
+            raise data_error(path, files.sniff(start), ALLOWED)
     else:
-        raise bad(path, there, ALLOWED)
+        raise data_error(path, there, ALLOWED)
     return _Table(path, *arrays.read(path, wanted), [])
 
 
@@ -281,24 +285,24 @@ def _called(function: str, wanted: set[str]) -> _Table:
     try:
         call = named_function(function)
     except ValueError as error:
-        raise bad("function", f"{function!r}, {error}", "module:function that can be imported") from error
+        raise data_error("function", f"{function!r}, {error}", "module:function that can be imported") from error
     except Exception as error:  # of the user's module, while it was imported
-        raise bad("function", f"{show(function)}, which raised {_error(error)}", "a module that can be imported") from error
+        raise data_error("function", f"{show(function)}, which raised {_error(error)}", "a module that can be imported") from error
     try:
         given = call()
     except DataError:
         raise
     except Exception as error:
-        raise bad("function", f"{show(function)}, which raised {_error(error)}", "a function that gives columns") from error
+        raise data_error("function", f"{show(function)}, which raised {_error(error)}", "a function that gives columns") from error
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-        raise bad(function, f"{show(type(given).__name__)}", "a mapping from the names of columns to arrays")
+        raise data_error(function, f"{show(type(given).__name__)}", "a mapping from the names of columns to arrays")
     found = {}
     for name in (name for name in given if name in wanted):
         where = f"{function}: {name}"
         try:
             found[name] = np.asarray(given[name])
         except Exception as error:
-            raise bad(where, f"no array ({_error(error)})", "an array") from error
+            raise data_error(where, f"no array ({_error(error)})", "an array") from error
         arrays.check_dtype(where, found[name].dtype)
         arrays.check_shape(where, found[name].shape)
     return _Table(function, found, [name for name in given if name not in wanted], [])

@@ -19,7 +19,7 @@ from fedcodist.data.capacity import Capacity
 from fedcodist.data.partition import PARTITIONS, Pachinko
 from fedcodist.data.splits import drop_shared, owners, shuffled, some
 from fedcodist.data.store import Store, open_store
-from fedcodist.errors import bad
+from fedcodist.errors import data_error
 from fedcodist.objective import Classify, Images, Scale
 from fedcodist.settings import Problem, SettingError, check, setting
 from fedcodist.task import Task
@@ -60,14 +60,14 @@ class Cifar100:
         """Open the store, deal its images to clients, divide the clients."""
         store = open_store(self.data, "labelled_images")
         if store.facts["classes"] != 100:
-            raise bad(f"data {self.data}", f"{store.facts['classes']} classes", "CIFAR-100's 100")
+            raise data_error(f"data {self.data}", f"{store.facts['classes']} classes", "CIFAR-100's 100")
         key = keys.derive(keys.root(self.split_seed), self.kind)
         x, y = store["train_x"], store["train_fine"]
         rows = _clients(store, "train", self.partition, keys.derive(key, "deal"))
         order = shuffled(rows, keys.derive(key, "divide"))
         if self.public_clients + self.held_out_clients >= len(order):
             asked = f"{self.public_clients} public + {self.held_out_clients} held out"
-            raise bad(f"data {self.data}", f"{len(order)} clients", f"more than {asked}")
+            raise data_error(f"data {self.data}", f"{len(order)} clients", f"more than {asked}")
         public_ids, rest = order[: self.public_clients], order[self.public_clients :]
         held_ids, federated = rest[: self.held_out_clients], sorted(rest[self.held_out_clients :])
         clients = Clients(x, y, {name: rows[name] for name in federated})

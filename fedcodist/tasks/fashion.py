@@ -17,7 +17,7 @@ import numpy as np
 from fedcodist import keys
 from fedcodist.clients import Clients
 from fedcodist.data.splits import capacities, check_disjoint, check_shares, deal, digests, divide, generator, owners, some
-from fedcodist.errors import bad
+from fedcodist.errors import data_error
 from fedcodist.objective import Classify, Images
 from fedcodist.settings import Problem, SettingError, check, setting
 from fedcodist.task import Task
@@ -143,5 +143,5 @@ def _read() -> dict[str, np.ndarray]:
         with resources.files("fedcodist").joinpath("tasks", "fashion.npz").open("rb") as file:
             data = dict(np.load(file, allow_pickle=False))
     except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise bad("fedcodist/tasks/fashion.npz", f"{error}", "the file that comes with the package", "install again") from error
+        raise data_error("fedcodist/tasks/fashion.npz", f"{error}", "the file that comes with the package", "install again") from error
     return {name: a.astype(np.int32) if name.endswith("y") else a[..., None] for name, a in data.items()}

@@ -30,7 +30,7 @@ import numpy as np
 from fedcodist import keys
 from fedcodist.clients import Clients
 from fedcodist.data.splits import check_shares, digests, divide, owners, shuffled
-from fedcodist.errors import bad
+from fedcodist.errors import data_error
 from fedcodist.objective import BOS, EOS, FIRST, PAD, NextToken
 from fedcodist.settings import check, setting
 from fedcodist.task import Task
@@ -152,7 +152,9 @@ class StdlibText:
                 chosen = keys.permutation(keys.derive(key, "sentences", name), len(new))[: self.max_examples]
                 said[name] = [new[i] for i in np.sort(chosen)]
         if len(said) < 4:
-            raise bad("stdlib_text", f"{len(said)} modules with at least {self.min_examples} sentences", "4 or more", f"read from {root}")
+            raise data_error(
+                "stdlib_text", f"{len(said)} modules with at least {self.min_examples} sentences", "4 or more", f"read from {root}"
+            )
         return said
 
     def _encode(self, clients: list[list[Sentence]], ids: dict[str, int]) -> Rows:
@@ -190,7 +192,7 @@ def reference() -> list[tuple[str, ...]]:
     said = [words for name in sorted(found) for words in sentences(found[name])]
     if not said:
         hint = "some systems pack it apart from Python: install Python's documentation topics, or take in_domain"
-        raise bad("task.public", "out_of_domain", "in_domain, as this Python has no pydoc_data.topics", hint)
+        raise data_error("task.public", "out_of_domain", "in_domain, as this Python has no pydoc_data.topics", hint)
     return said
 
 

@@ -17,7 +17,7 @@ from fedcodist.clients import Clients, Spans
 from fedcodist.data.capacity import Capacity
 from fedcodist.data.splits import some
 from fedcodist.data.store import Store, open_store
-from fedcodist.errors import bad
+from fedcodist.errors import data_error
 from fedcodist.objective import NextToken
 from fedcodist.settings import check, setting
 from fedcodist.task import Task
@@ -47,7 +47,7 @@ class Text:
         _check_vocabulary(self.data, store, self.public, other)
         for part in ("federated", "held_out", "test"):
             if not store.facts["examples"][part]:
-                raise bad(f"data {self.data}", f"no {part} sentence", "at least one", "is it a store of public text?")
+                raise data_error(f"data {self.data}", f"no {part} sentence", "at least one", "is it a store of public text?")
         key = keys.derive(keys.root(self.split_seed), "text")
         clients = Clients(*_both(store["federated_line"]), _spans(store, "federated"), np.asarray(store["federated_domain"]))
         public_line = other["public_line"]
@@ -106,7 +106,7 @@ def _check_vocabulary(name: str, store: Store, other_name: str, other: Store) ->
     if ours["sha256"] != theirs["sha256"] or store.facts["length"] != other.facts["length"]:
         got = f"a vocabulary of {theirs['size']} ({theirs['sha256'][:8]}), {other.facts['length']} tokens a sentence"
         allowed = f"that of {name}: {ours['size']} ({ours['sha256'][:8]}), {store.facts['length']} tokens"
-        raise bad(f"data {other_name}", got, allowed, f"prepare it with vocabulary = {name}")
+        raise data_error(f"data {other_name}", got, allowed, f"prepare it with vocabulary = {name}")
 
 
 def _notes(store: Store) -> list[str]:
