@@ -19,7 +19,7 @@ from fedcodist.data.published import Progress, Published
 from fedcodist.data.store import check_room
 from fedcodist.errors import Failure, data_error
 from fedcodist.readers import files
-from fedcodist.storage.durable import make_directories, storing, sync_directory
+from fedcodist.storage.durable import as_storage_error, make_directories, sync_directory
 
 CHUNK = 2**20
 TIMEOUT_SECONDS = 30
@@ -49,17 +49,17 @@ def fetch(published: Published, directory: Path, progress: Progress) -> Path:
     make_directories(directory)
     check_room(directory, published.bytes)
     _load(published, partial, progress)
-    with storing(partial):
+    with as_storage_error(partial):
         size = partial.stat().st_size
     if size < published.bytes:
         raise NetworkError(f"{published.address}: {size} of {published.bytes} bytes came; the same command goes on from there")
     try:
         check(partial, published)
     except Failure:
-        with storing(partial):
+        with as_storage_error(partial):
             partial.rename(target.with_name(f"{target.name}.wrong"))  # kept to be looked at, never continued
         raise
-    with storing(target):
+    with as_storage_error(target):
         os.replace(partial, target)
     sync_directory(directory)
     return target
@@ -86,15 +86,15 @@ def _load(published: Published, partial: Path, progress: Progress) -> None:
         with urllib.request.build_opener(_OnlyHttps).open(request, timeout=TIMEOUT_SECONDS) as answer:
             if have and answer.status != 206:
                 have = 0
-            with storing(partial):
+            with as_storage_error(partial):
                 file = open(partial, "ab" if have else "wb")  # noqa: SIM115
             with closing(file):
                 while have <= (published.bytes or 0) and (chunk := answer.read(CHUNK)):  # whose failure is the network's
                     have += len(chunk)
-                    with storing(partial):
+                    with as_storage_error(partial):
                         file.write(chunk)
                     progress(have, published.bytes, f"bytes of {published.name}")
-                with storing(partial):
+                with as_storage_error(partial):
                     file.flush()
                     os.fsync(file.fileno())
     except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:

@@ -20,7 +20,7 @@ from fedcodist.errors import ConfigError, DataError, data_error
 from fedcodist.readers import files
 from fedcodist.settings import Problem
 from fedcodist.storage import sealed
-from fedcodist.storage.durable import BadName, StorageError, check_name, say
+from fedcodist.storage.durable import BadName, StorageError, check_name, printable
 
 GOING_ON = "going on where the last preparation stopped"
 MOST_FILES = 10_000_000
@@ -150,7 +150,7 @@ def _first(cls: Any) -> str:
 def describe(opened: Store) -> str:
     """A store in a few lines, for the end of a preparation."""
     size, facts = sum(column["bytes"] for column in opened.columns.values()), opened.facts
-    lines = [f"prepared: {say(opened.path)} ({size / 1e6:,.1f} MB)"]
+    lines = [f"prepared: {printable(opened.path)} ({size / 1e6:,.1f} MB)"]
     if facts["kind"] == "text":
         for part, examples in facts["examples"].items():
             if examples:

@@ -26,7 +26,7 @@ from fedcodist.errors import DataError, data_error
 from fedcodist.readers import files
 from fedcodist.settings import nearest
 from fedcodist.storage import durable, lock, sealed
-from fedcodist.storage.durable import NAME, CheckpointError, Damaged, StorageError, say, storing
+from fedcodist.storage.durable import NAME, CheckpointError, Damaged, StorageError, as_storage_error, printable
 from fedcodist.storage.sealed import canonical, seal, unseal
 
 META, PROGRESS, LOCK, SCRATCH = "store.json", "progress.json", "prepare.lock", "scratch"
@@ -105,7 +105,9 @@ def open_store(name: str | Path, kind: str | None = None) -> Store:
         if path.with_name(f"{path.name}.partial").is_dir():
             what = "a preparation that is not finished"
         how = f"fedcodist data prepare {name}" if name in DATASETS else "fedcodist data prepare; a config's header says how"
-        raise data_error(f"data {say(name)}", what, f"a prepared store: {', '.join(there) or 'none yet'}", nearest(name, there) or how)
+        raise data_error(
+            f"data {printable(name)}", what, f"a prepared store: {', '.join(there) or 'none yet'}", nearest(name, there) or how
+        )
     try:
         meta = unseal(path / META)
         facts, columns = dict(meta["facts"]), dict(meta["columns"])
@@ -118,7 +120,7 @@ def open_store(name: str | Path, kind: str | None = None) -> Store:
         raise data_error(str(path), f"{error}", "a whole store of this version", "prepare it again") from error
     store = Store(path, facts, columns, meta["content"])
     if kind is not None and facts.get("kind") != kind:
-        raise data_error(f"data {say(name)}", f"a store of {facts.get('kind')}", f"one of {kind}")
+        raise data_error(f"data {printable(name)}", f"a store of {facts.get('kind')}", f"one of {kind}")
     return store
 
 
@@ -168,13 +170,13 @@ class Writer:
         self._plan = sealed.digest(plan)
         self._shapes: dict[str, tuple[str, list[int]]] = {}
         self._files: dict[str, IO[bytes]] = {}
-        with storing(self.partial):
+        with as_storage_error(self.partial):
             self.partial.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock, _ = lock.take(self.partial / LOCK, "store")
         try:
             old = path.with_name(f"{path.name}.old")
             if old.is_dir() and not path.exists():  # killed between the two renames of `finish`
-                with storing(path):
+                with as_storage_error(path):
                     old.rename(path)
             self._resume()
         except BaseException:
@@ -205,7 +207,7 @@ class Writer:
     def append(self, name: str, rows: np.ndarray) -> None:
         """Rows at the end of a column of numbers; the first ones settle its type and shape."""
         shape = (rows.dtype.str, list(rows.shape[1:]))
-        with storing(self.partial / f"{name}.npy"):
+        with as_storage_error(self.partial / f"{name}.npy"):
             if name not in self._shapes:
                 self._shapes[name] = shape
                 self._open(name).write(_header(*shape, rows=0))
@@ -216,14 +218,14 @@ class Writer:
     def write_text(self, name: str, lines: Iterable[str]) -> None:
         """Lines at the end of a column of names."""
         self._shapes.setdefault(name, ("text", []))
-        with storing(self.partial / f"{name}.txt"):
+        with as_storage_error(self.partial / f"{name}.txt"):
             self._open(name).write("".join(f"{line}\n" for line in lines).encode("utf-8"))
 
     def rows(self, name: str) -> np.ndarray:
         """What a column holds so far, mapped."""
         dtype, shape = self._shapes[name]
         file = self._open(name)
-        with storing(self.partial / f"{name}.npy"):
+        with as_storage_error(self.partial / f"{name}.npy"):
             file.flush()
         offset = len(_header(dtype, shape, rows=0))
         count = self._count(name)
@@ -233,14 +235,14 @@ class Writer:
         """What a column of names holds so far."""
         if name not in self._shapes:
             return []
-        with storing(self.partial / f"{name}.txt"):
+        with as_storage_error(self.partial / f"{name}.txt"):
             self._open(name).flush()
             return (self.partial / f"{name}.txt").read_text("utf-8").split("\n")[:-1]
 
     def scratch(self) -> Path:
         """A directory for files that are only needed on the way; it goes when the store is finished."""
         place = self.partial / SCRATCH
-        with storing(place):
+        with as_storage_error(place):
             place.mkdir(exist_ok=True, mode=0o700)
         return place
 
@@ -250,7 +252,7 @@ class Writer:
         if file is not None:
             file.close()
         dtype, _ = self._shapes.pop(name, ("", []))
-        with storing(self.partial / name):
+        with as_storage_error(self.partial / name):
             (self.partial / f"{name}.{'txt' if dtype == 'text' else 'npy'}").unlink(missing_ok=True)
 
     def mark(self, **state: Any) -> None:
@@ -258,7 +260,7 @@ class Writer:
         sizes = {}
         for name, (dtype, shape) in self._shapes.items():
             file = self._open(name)
-            with storing(self.partial / name):
+            with as_storage_error(self.partial / name):
                 file.flush()
                 os.fsync(file.fileno())
             sizes[name] = {"dtype": dtype, "shape": shape, "bytes": file.tell()}
@@ -273,7 +275,7 @@ class Writer:
             file = self._files.pop(name, None) or self._open(name)
             self._files.pop(name, None)
             place = Path(file.name)
-            with storing(place):
+            with as_storage_error(place):
                 file.close()
                 if dtype != "text":
                     with open(place, "r+b") as patched:
@@ -285,9 +287,9 @@ class Writer:
             columns[name] = {"dtype": dtype, "shape": [count, *shape], "bytes": size, "sha256": digest}
         meta = {"facts": facts, "columns": columns, "content": content(columns, facts.get("options", {}))}
         durable.replace_file(self.partial / META, seal(meta))
-        with storing(self.partial):
+        with as_storage_error(self.partial):
             (self.partial / PROGRESS).unlink(missing_ok=True)
-        with storing(self.path):
+        with as_storage_error(self.path):
             shutil.rmtree(self.partial / SCRATCH, ignore_errors=True)
             old = self.path.with_name(f"{self.path.name}.old")
             if self.path.exists():
@@ -319,7 +321,7 @@ class Writer:
             self.state, self._shapes, kept = {}, {}, {LOCK}
         for path in self.partial.iterdir():
             if path.name not in kept:
-                with storing(path):
+                with as_storage_error(path):
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
         if PROGRESS not in kept:
             self.mark()  # what is put into the scratch directory belongs to this plan
@@ -338,7 +340,7 @@ class Writer:
 
 def tidy(path: Path) -> None:
     """Remove what a process that was killed right after its store got its name has left."""
-    with storing(path):
+    with as_storage_error(path):
         (path / LOCK).unlink(missing_ok=True)
     shutil.rmtree(path.with_name(f"{path.name}.old"), ignore_errors=True)
 
@@ -347,10 +349,10 @@ def check_room(path: Path, needed: int) -> None:
     """StorageError if the disk has no room for so many bytes."""
     while not path.exists() and path != path.parent:
         path = path.parent
-    with storing(path):
+    with as_storage_error(path):
         free = shutil.disk_usage(path).free
     if free < needed:
-        raise StorageError(f"{say(path)}: {free / 2**20:.0f} MiB free; this needs about {needed / 2**20:.0f} MiB")
+        raise StorageError(f"{printable(path)}: {free / 2**20:.0f} MiB free; this needs about {needed / 2**20:.0f} MiB")
 
 
 def file_facts(path: Path) -> dict[str, Any]:
