@@ -347,12 +347,9 @@ def tidy(path: Path) -> None:
 
 def check_room(path: Path, needed: int) -> None:
     """StorageError if the disk has no room for so many bytes."""
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    with as_storage_error(path):
-        free = shutil.disk_usage(path).free
+    free, place = durable.free_space(path)
     if free < needed:
-        raise StorageError(f"{printable(path)}: {free / 2**20:.0f} MiB free; this needs about {needed / 2**20:.0f} MiB")
+        raise StorageError(f"{printable(place)}: {free / 2**20:.0f} MiB free; this needs about {needed / 2**20:.0f} MiB")
 
 
 def file_facts(path: Path) -> dict[str, Any]:

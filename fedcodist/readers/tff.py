@@ -21,7 +21,7 @@ from fedcodist.readers.files import CHUNK, HDF5, SQLITE, kind, open_file, sniff,
 from fedcodist.readers.hdf5_process import Apart
 from fedcodist.readers.sqlite import Database, client_name, count
 from fedcodist.settings import show
-from fedcodist.storage.durable import StorageError
+from fedcodist.storage.durable import StorageError, free_space
 
 Column = np.ndarray | list[bytes]
 EXAMPLES = {
@@ -161,8 +161,7 @@ def _take(partial: Path) -> int:
 
 
 def _check_room(partial: Path, size: int) -> None:
-    disk = os.statvfs(partial.parent)
-    if disk.f_bavail * disk.f_frsize < size + MARGIN:
+    if free_space(partial.parent)[0] < size + MARGIN:
         raise StorageError(f"{partial}: a full disk; {MARGIN} bytes are to be left free")
 
 

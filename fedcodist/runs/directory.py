@@ -381,13 +381,10 @@ def _stored_config(path: Path) -> dict[str, Any] | None:
 
 
 def _preflight(path: Path, needs: int) -> None:
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    with as_storage_error(path):
-        status = os.statvfs(path)
-    free = status.f_bavail * status.f_frsize
+    """StorageError if the disk has no room for a run."""
+    free, place = durable.free_space(path)
     if free < needs:
-        raise StorageError(f"{printable(path)}: {free / 2**20:.0f} MiB free; a run needs {needs / 2**20:.0f} MiB")
+        raise StorageError(f"{printable(place)}: {free / 2**20:.0f} MiB free; a run needs {needs / 2**20:.0f} MiB")
 
 
 def _free(path: Path) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -138,6 +139,14 @@ def read_file(path: Path, size: int | None = None) -> bytes:
         if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EIO, errno.ENXIO):
             raise Damaged(f"{path.name}: {error.strerror}") from error
         raise StorageError(f"{printable(path)}: {error.strerror}") from error
+
+
+def free_space(path: Path) -> tuple[int, Path]:
+    """(bytes that may still be written, where that was measured): at the path, or at the nearest directory above it that exists."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    with as_storage_error(path):
+        return shutil.disk_usage(path).free, path
 
 
 def check_name(what: str, name: str) -> None:
