@@ -2,7 +2,7 @@
 
 A file may point out of itself, at other files or at code that unpacks its chunks, and may claim any shape; so links, external and virtual
 datasets, unknown filters and claims that the file's size cannot explain are refused before anything is read. What the library beneath
-makes of a damaged file is not in our hands, so this runs in a process of its own (see `apart`); `serve` is that process.
+makes of a damaged file is not in our hands, so this runs in a process of its own (see `hdf5_process`); `serve` is that process.
 """
 
 from __future__ import annotations

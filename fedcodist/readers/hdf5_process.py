@@ -31,7 +31,7 @@ hdf5.serve(sys.argv[2])
 MOST_LINE = 2**28
 
 
-class Apart:
+class Hdf5Process:
     """One HDF5 file, for one thread; a context manager."""
 
     def __init__(self, path: str | Path):
@@ -47,7 +47,7 @@ class Apart:
             self.close()
             raise
 
-    def __enter__(self) -> Apart:
+    def __enter__(self) -> Hdf5Process:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from fedcodist.errors import DataError, data_error
 from fedcodist.readers.files import CHUNK, HDF5, SQLITE, kind, open_file, sniff, unpacked
-from fedcodist.readers.hdf5_process import Apart
+from fedcodist.readers.hdf5_process import Hdf5Process
 from fedcodist.readers.sqlite import Database, client_name, count
 from fedcodist.settings import show
 from fedcodist.storage.durable import StorageError, free_space
@@ -59,7 +59,7 @@ def open_tff(path: str | Path, quick_check: bool = False) -> dict[str, Source]:
     if kind(path) == "a directory":
         files = by_split(path, (".h5", ".hdf5"))
         if files:
-            return {split: Apart(file) for split, file in files.items()}
+            return {split: Hdf5Process(file) for split, file in files.items()}
         plain = sorted(p for p in Path(path).iterdir() if p.suffix == ".sqlite")
         if len(plain) != 1:
             raise data_error(
@@ -74,7 +74,7 @@ def open_tff(path: str | Path, quick_check: bool = False) -> dict[str, Source]:
         split = split_of(path)
         if split is None:
             raise data_error(str(path), "a name without a split", "a name such as fed_cifar100_train.h5")
-        return {split: Apart(path)}
+        return {split: Hdf5Process(path)}
     packed = str(path).endswith((".lzma", ".xz", ".gz", ".bz2"))
     raise data_error(str(path), sniff(start), "an SQLite or HDF5 file, or a directory of them", "unpack it first" if packed else "")
 
