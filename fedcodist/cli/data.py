@@ -129,8 +129,11 @@ def _show(args: argparse.Namespace) -> int:
         if args.format == "table":
             print("\n" + survey.words(found))
     if args.out is not None:
+        from fedcodist.reports import plots
+
         os.makedirs(args.out, exist_ok=True)
-        picture = survey.draw(found, Path(args.out) / "data.png")
+        picture = Path(args.out) / "data.png"
+        plots.draw_bars(found.histograms, picture)
         print(f"picture: {picture}", file=sys.stdout if args.format == "table" else sys.stderr)  # other formats are for programs
     if found.overlaps and not args.allow_overlap:
         shared = ", ".join(f"{count} rows of {later} that are also in {earlier}" for later, earlier, count in found.overlaps)

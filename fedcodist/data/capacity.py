@@ -15,11 +15,12 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import rankdata
 
-from fedcodist.data.splits import CAPACITY, shuffled
+from fedcodist.data.splits import shuffled
 from fedcodist.errors import data_error
 from fedcodist.settings import Problem, SettingError, check, nearest, setting, show
 from fedcodist.types import Key
 
+SHARES = {"high": 0.1, "mid": 0.2, "low": 0.7}  # the usual picture: most devices are small
 SIZE = "examples"  # the attribute that every client has
 
 
@@ -33,7 +34,7 @@ class Capacity:
     'high'
     """
 
-    shares: dict[str, float] = field(default_factory=lambda: dict(CAPACITY))
+    shares: dict[str, float] = field(default_factory=lambda: dict(SHARES))
     column: str | None = None  # the attribute that says the level itself
     attribute: str | None = None  # what the level goes with; "examples" is the client's size
     rho: float = setting(0.0, ge=-1, le=1)  # 1: the largest values have the highest level; -1: the smallest

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedcodist import keys
-from fedcodist.data.splits import drop_shared
+from fedcodist.data.overlap import drop_shared
 from fedcodist.data.store import Writer
 from fedcodist.data.vocabulary import Vocabulary, WordPieces, fit_pieces, lines
 from fedcodist.errors import data_error

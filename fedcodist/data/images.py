@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fedcodist.data.overlap import digests
 from fedcodist.data.published import Progress, Published
-from fedcodist.data.splits import digests
 from fedcodist.data.store import Writer, check_room, file_facts
 from fedcodist.errors import data_error
 from fedcodist.readers import cifar

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedcodist.clients import sizes
-from fedcodist.data.splits import digests
+from fedcodist.data.overlap import digests, repeated, shared
 from fedcodist.data.store import Store
 from fedcodist.objective import EOS, PAD, NextToken
 from fedcodist.task import Task
@@ -55,7 +54,7 @@ def survey(task: Task) -> Survey:
     if not text:
         skew["labels"] = float(np.mean([len(np.unique(np.asarray(task.clients[client].y))) for client in task.clients]))
     histograms = {"examples of a client": _bins(np.array(list(clients.values()))), **histograms}
-    return Survey(task.name, rows, skew, histograms, overlaps(known), task.notes)
+    return Survey(task.name, rows, skew, histograms, shared(known), task.notes)
 
 
 def survey_public(store: Store) -> Survey:
@@ -68,7 +67,7 @@ def survey_public(store: Store) -> Survey:
         classes = store.facts["classes"]
         parts = {split: partial(_blocks, store[f"{split}_x"], store[f"{split}_fine"]) for split in ("train", "test")}
     rows, histograms, known = _look(parts, {}, classes)
-    return Survey(store.path.name, rows, {}, histograms, overlaps(known), tuple(store.facts.get("notes", ())))
+    return Survey(store.path.name, rows, {}, histograms, shared(known), tuple(store.facts.get("notes", ())))
 
 
 def _look(
@@ -85,32 +84,17 @@ def _look(
                 lengths.append(((said != PAD) & (said != EOS)).sum(1))
             elif block.y is not None:
                 labels.append(np.asarray(block.y))
-        earlier = np.concatenate([*known.values(), np.zeros(0, np.uint64)])
         known[name] = np.concatenate([*hashes, np.zeros(0, np.uint64)])
         y = np.concatenate([*labels, np.zeros(0, np.int32)])
         counts = {"part": name, "clients": owners.get(name, "-"), "examples": len(known[name]), "labels": len(np.unique(y)) or "-"}
-        rows.append(counts | {"also in an earlier part": int(np.isin(known[name], earlier).sum())})
+        rows.append(counts)
         if classes is None:
             histograms[f"words of a sentence, as far as a model reads, {name}"] = _bins(np.concatenate([*lengths, np.zeros(0, int)]))
         elif len(y):
             histograms[f"labels, {name}"] = _labels(y, classes)
+    again = repeated(known)
+    rows = [row | {"also in an earlier part": int(again[row["part"]].sum())} for row in rows]
     return rows, histograms, known
-
-
-def overlaps(known: Mapping[str, np.ndarray]) -> list[tuple[str, str, int]]:
-    """(part, earlier part, how many of its rows are there too) by the digests of their rows, for all pairs that share any.
-
-    >>> overlaps({"clients": np.array([1, 2]), "test": np.array([2, 2, 3])})
-    [('test', 'clients', 2)]
-    """
-    names = list(known)
-    found = []
-    for i, later in enumerate(names):
-        for earlier in names[:i]:
-            shared = int(np.isin(known[later], known[earlier]).sum())
-            if shared:
-                found.append((later, earlier, shared))
-    return found
 
 
 def words(found: Survey) -> str:
@@ -125,14 +109,6 @@ def words(found: Survey) -> str:
     lines += [f"overlap: {count:,} rows of {later} are also in {earlier}" for later, earlier, count in found.overlaps] or ["overlap: none"]
     lines += [f"note: {note}" for note in found.notes if not note.endswith(": kept")]  # those are told above
     return "\n".join(lines).lstrip("\n")
-
-
-def draw(found: Survey, path: Path) -> Path:
-    """The histograms as one picture."""
-    from fedcodist.reports.plots import draw_bars
-
-    draw_bars(found.histograms, path)
-    return path
 
 
 def _clients(task: Task) -> Iterator[Examples]:

@@ -21,8 +21,9 @@ from fedcodist.clients import Clients, group
 from fedcodist.data import checks
 from fedcodist.data.capacity import SIZE, Capacity
 from fedcodist.data.checks import SPLITS
-from fedcodist.data.partition import Partition, read_partition
-from fedcodist.data.splits import check_disjoint, check_shares, digests, divide
+from fedcodist.data.overlap import HINT, check_disjoint, digests, repeated
+from fedcodist.data.partition import Partition, client_names, read_partition
+from fedcodist.data.splits import check_shares, divide
 from fedcodist.data.store import META, locate
 from fedcodist.errors import DataError, data_error
 from fedcodist.imports import function as named_function
@@ -179,10 +180,10 @@ class Arrays:
         if coarse is not None:
             checks.same_rows(f"{table.where}: {getattr(self.partition, 'column', '')}", coarse, len(y))
         hands = self.partition.deal(y[rows], key, None if coarse is None else coarse[rows])
-        width = max(3, len(str(len(hands) - 1)))
-        client = np.full(len(y), "", f"U{7 + width}")
-        for k, hand in enumerate(hands):
-            client[rows[hand]] = f"client-{k:0{width}d}"
+        names = np.array(client_names(len(hands)))
+        client = np.full(len(y), "", names.dtype)
+        for name, hand in zip(names, hands, strict=True):
+            client[rows[hand]] = name
         dealt = rows[client[rows] != ""]
         if len(dealt) < len(rows):
             notes.append(f"{len(rows) - len(dealt)} rows were dealt to no client and are left out")
@@ -209,12 +210,10 @@ class Arrays:
         parts = {"clients": known[rows["train"]], "public": digests(public_x)}
         parts |= {part: known[rows[part]] for part in ("held_out", "test")}
         if self.overlap == "error":
-            check_disjoint(where, parts, 'overlap = "drop" leaves them out, "allow" keeps them')
+            check_disjoint(where, parts, HINT)
             return public_x, rows
-        seen, kept = parts["clients"], dict(rows)
-        for part in SPLITS[1:]:
-            again = np.isin(parts[part], seen)
-            seen = np.concatenate([seen, parts[part]])
+        kept = dict(rows)
+        for part, again in repeated(parts).items():
             if not again.any():
                 continue
             notes.append(

@@ -16,8 +16,9 @@ import numpy as np
 from fedcodist import keys
 from fedcodist.clients import Clients, Spans
 from fedcodist.data.capacity import Capacity
-from fedcodist.data.partition import PARTITIONS, Pachinko
-from fedcodist.data.splits import drop_shared, owners, shuffled, some
+from fedcodist.data.overlap import drop_shared
+from fedcodist.data.partition import PARTITIONS, Pachinko, client_names, owners
+from fedcodist.data.splits import choose_public, shuffled
 from fedcodist.data.store import Store, open_store
 from fedcodist.errors import data_error
 from fedcodist.objective import Classify, Images, Scale
@@ -84,7 +85,7 @@ class Cifar100:
         notes += said
         public_rows = parts["public"][kept["public"]]
         if self.public_size is not None:
-            public_rows = public_rows[some("images", len(public_rows), self.public_size, key)]
+            public_rows = public_rows[choose_public("images", len(public_rows), self.public_size, key)]
         source = store if other is None else other
         public_y = np.asarray(y[public_rows]) if self.public_labels else None
         held, test = kept["held_out"], kept["test"]
@@ -111,8 +112,7 @@ def _clients(store: Store, split: str, partition: Any, key: Key) -> dict[str, np
         return dict(Spans.ending(store.text(f"{split}_clients"), np.asarray(store[f"{split}_ends"])).items())
     y, coarse = np.asarray(store[f"{split}_fine"]), np.asarray(store[f"{split}_coarse"])
     hands = partition.deal(y, key, coarse=coarse)
-    width = max(3, len(str(len(hands) - 1)))
-    return {f"client-{k:0{width}d}": hand for k, hand in enumerate(hands)}
+    return dict(zip(client_names(len(hands)), hands, strict=True))
 
 
 def _test(store: Store, key: Key) -> dict[str, np.ndarray]:

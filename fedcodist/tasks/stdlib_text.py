@@ -29,7 +29,9 @@ import numpy as np
 
 from fedcodist import keys
 from fedcodist.clients import Clients
-from fedcodist.data.splits import check_shares, digests, divide, owners, shuffled
+from fedcodist.data.overlap import digests, repeated
+from fedcodist.data.partition import owners
+from fedcodist.data.splits import check_shares, divide, shuffled
 from fedcodist.errors import data_error
 from fedcodist.objective import BOS, EOS, FIRST, PAD, NextToken
 from fedcodist.settings import check, setting
@@ -64,6 +66,10 @@ class Rows(NamedTuple):
     client: np.ndarray
     domain: np.ndarray
 
+    def only(self, rows: np.ndarray) -> Rows:
+        """Some of the sentences, by index or by mask."""
+        return Rows(*(column[rows] for column in self))
+
 
 @dataclass(frozen=True)
 class StdlibText:
@@ -89,28 +95,21 @@ class StdlibText:
     def load(self) -> Task:
         """Read the modules, divide them, and write their sentences as ids."""
         key = keys.derive(keys.root(self.split_seed), self.kind)
-        said = self._read(key)
+        modules = self._read(key)
         shares = {"public": self.public_share, "held_out": self.held_out_share, "test": self.test_share}
-        parts = divide(said, shares, "federated", keys.derive(key, "divide"))
-        spoken = Counter(word for name in parts["federated"] for sentence in said[name] for word in sentence.words)
-        ranked = sorted(spoken, key=lambda word: (-spoken[word], word))[: self.vocab]
+        parts = divide(modules, shares, "federated", keys.derive(key, "divide"))
+        counts = Counter(word for name in parts["federated"] for sentence in modules[name] for word in sentence.words)
+        ranked = sorted(counts, key=lambda word: (-counts[word], word))[: self.vocab]
         ids = {word: FIRST + i for i, word in enumerate(ranked)}
-        table = {part: self._encode([said[name] for name in names], ids) for part, names in parts.items()}
-
-        # Different sentences may look alike once rare words are OOV: what clients have is not asked again.
-        taken = digests(table["federated"].x)
-        for part in ("public", "held_out", "test"):
-            found = digests(table[part].x)
-            keep = ~np.isin(found, taken)
-            table[part] = Rows(*(column[keep] for column in table[part]))
-            taken = np.concatenate([taken, found])
-
-        federated, public = table["federated"], table["public"]
+        table = {part: self._encode([modules[name] for name in names], ids) for part, names in parts.items()}
         if self.public == "out_of_domain":
             found = self._encode([[Sentence(words[: self.length], 0) for words in reference()]], ids)
-            first = np.sort(np.unique(digests(found.x), return_index=True)[1])
-            public = Rows(*(column[first[~np.isin(digests(found.x[first]), taken)]] for column in found))
-        ends = np.cumsum([len(said[name]) for name in parts["federated"]])
+            table["reference"] = found.only(np.sort(np.unique(digests(found.x), return_index=True)[1]))
+        # Different sentences may look alike once rare words are OOV: what an earlier part has is not asked again.
+        again = repeated({part: digests(rows.x) for part, rows in table.items()})
+        table = {part: rows.only(~again[part]) for part, rows in table.items()}
+        federated, public = table["federated"], table["reference" if self.public == "out_of_domain" else "public"]
+        ends = np.cumsum([len(modules[name]) for name in parts["federated"]])
         rows = dict(zip(parts["federated"], np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
         tokens, oov = int((federated.y != PAD).sum()), self.vocab + FIRST
         unknown = (federated.y == oov).sum() / ((federated.y != PAD) & (federated.y != EOS)).sum()

@@ -15,7 +15,7 @@ import numpy as np
 from fedcodist import keys
 from fedcodist.clients import Clients, Spans
 from fedcodist.data.capacity import Capacity
-from fedcodist.data.splits import some
+from fedcodist.data.splits import choose_public
 from fedcodist.data.store import Store, open_store
 from fedcodist.errors import data_error
 from fedcodist.objective import NextToken
@@ -52,7 +52,7 @@ class Text:
         clients = Clients(*_both(store["federated_line"]), _spans(store, "federated"), np.asarray(store["federated_domain"]))
         public_line = other["public_line"]
         if self.public_size is not None:
-            public_line = public_line[some("sentences", len(public_line), self.public_size, key)]
+            public_line = public_line[choose_public("sentences", len(public_line), self.public_size, key)]
         public_x, public_y = _both(public_line)
         domains = tuple(store.facts["domains"]) if len(store.facts["domains"]) > 1 else ("all",)
         attributes = _attributes(clients, domains)
