@@ -15,9 +15,9 @@ import numpy as np
 from fedcodist.data import checks
 from fedcodist.data.published import Progress, Published
 from fedcodist.data.store import Writer, check_room
+from fedcodist.data.table import read_table
 from fedcodist.errors import data_error
 from fedcodist.settings import check, show
-from fedcodist.tasks.arrays import found
 
 BLOCK = 4_096  # rows written at once
 
@@ -44,7 +44,7 @@ class OwnFiles:
     def prepare(self, source: Path, writer: Writer, progress: Progress) -> Mapping[str, Any]:
         roles = {"x": self.x, "y": self.y, "client": self.client, "domain": self.domain, "split": self.split, "public_x": "public_x"}
         wanted = {name for name in roles.values() if name} | set(self.also)
-        table = found(str(source), wanted, self.split)
+        table = read_table(str(source), wanted, self.split)
         self._check(str(source), table.columns, table.others)
         check_room(writer.partial, 2 * sum(column.nbytes for column in table.columns.values()))
         for name, column in table.columns.items():

@@ -8,11 +8,10 @@ that is wrong has a one-line DataError. Text is not for this task.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -25,11 +24,10 @@ from fedcodist.data.overlap import HINT, check_disjoint, digests, repeated
 from fedcodist.data.partition import Partition, client_names, read_partition
 from fedcodist.data.splits import check_shares, divide
 from fedcodist.data.store import META, locate
-from fedcodist.errors import DataError, data_error
-from fedcodist.imports import function as named_function
+from fedcodist.data.table import Table, call_for_table, read_table
+from fedcodist.errors import data_error
 from fedcodist.objective import Classify, Images
-from fedcodist.readers import arrays, columns, files, folders
-from fedcodist.readers.arrays import read as read
+from fedcodist.readers import files
 from fedcodist.settings import Problem, SettingError, check, nearest, setting, show
 from fedcodist.task import Task
 from fedcodist.types import Examples, Key, Split
@@ -37,16 +35,6 @@ from fedcodist.types import Examples, Key, Split
 ROLES = ("x", "y", "client", "domain", "split")
 DERIVED = ("main_class", "main_domain", SIZE)  # attributes that need no column
 LARGE = 100  # times the median: a client to speak of
-ALLOWED = "a .npz or Parquet file, a directory of .npy or .parquet files, a saved data set, or a folder of images"
-
-
-class _Table(NamedTuple):
-    """Columns as they were found: where, by name, the names of those that nobody asked for, and what to tell the user."""
-
-    where: str
-    columns: Mapping[str, np.ndarray]
-    others: list[str]
-    notes: list[str]
 
 
 @dataclass(frozen=True)
@@ -139,23 +127,23 @@ class Arrays:
             notes=tuple(notes),
         )
 
-    def _table(self) -> _Table:
+    def _table(self) -> Table:
         """All columns that have something to say, by whichever reader the path is for."""
         wanted = {getattr(self, role) for role in ROLES} | {"public_x", *self._extra()}
         if coarse := getattr(self.partition, "column", None):
             wanted.add(coarse)
         wanted.discard("")
         if self.function is not None:
-            return _called(self.function, wanted)
+            return call_for_table(self.function, wanted)
         assert self.path is not None
-        return found(str(_place(self.path)), wanted, self.split)
+        return read_table(str(_place(self.path)), wanted, self.split)
 
     def _extra(self) -> list[str]:
         """Columns that only the capacity asks for."""
         asked = (self.capacity.column, self.capacity.attribute)
         return [name for name in asked if name is not None and name not in DERIVED]
 
-    def _named(self, table: _Table) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    def _named(self, table: Table) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         """The columns by what they are for, and how to call each in a message; those that are needed are there."""
         names = {role: getattr(self, role) for role in ROLES} | {"public_x": "public_x"}
         named = {role: table.columns[name] for role, name in names.items() if name and name in table.columns}
@@ -173,7 +161,7 @@ class Arrays:
             raise data_error(table.where, f"no column {', '.join(missing)}", f"columns {', '.join(needed)}", hint)
         return named, {role: f"{table.where}: {name}" for role, name in names.items()}
 
-    def _dealt(self, table: _Table, y: np.ndarray, rows: np.ndarray, key: Key, notes: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    def _dealt(self, table: Table, y: np.ndarray, rows: np.ndarray, key: Key, notes: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Each row's client ("" for none) and the rows that have one, by the partition."""
         assert self.partition is not None
         coarse = table.columns.get(getattr(self.partition, "column", ""))
@@ -248,67 +236,6 @@ def _place(path: str) -> Path:
     """A path, or the store of this name where there is nothing at that path."""
     there = files.kind(path)
     return locate(path) if there == "nothing at this path" and (locate(path) / META).is_file() else Path(path)
-
-
-def found(path: str, wanted: set[str], split: str) -> _Table:
-    """The columns at a path, by the reader for what is there."""
-    there = files.kind(path)
-    if there == "a directory":
-        try:
-            names = os.listdir(path)
-        except OSError as error:
-            raise data_error(path, f"{error.strerror}", "a directory that can be read") from error
-        if columns.is_saved(path) or any(name.endswith(".parquet") for name in names):
-            return _Table(path, *columns.read(path, wanted, split), [])
-        plain = any(name.endswith(".npy") for name in names) or path.endswith((".npz", ".npy"))
-        if names and not plain:
-            folder = folders.read(path)
-            notes = [f"{folder.empty} clients have no image and are left out"] if folder.empty else []
-            if folder.labels:
-                notes.append(f"labels from 0: {show(', '.join(folder.labels))[1:-1]}")
-            return _Table(path, folder.columns, [], notes)
-    elif there == "a file":
-        with files.open_file(path) as file:
-            start = file.read(16)
-        if start.startswith(files.PARQUET):
-            return _Table(path, *columns.read(path, wanted, split), [])
-        if not start.startswith((files.ZIP, files.ZIP_EMPTY)):
-            raise data_error(path, files.sniff(start), ALLOWED)
-    else:
-        raise data_error(path, there, ALLOWED)
-    return _Table(path, *arrays.read(path, wanted), [])
-
-
-def _called(function: str, wanted: set[str]) -> _Table:
-    """The columns that a user's function gives; whatever it does wrong is one line too."""
-    try:
-        call = named_function(function)
-    except ValueError as error:
-        raise data_error("function", f"{function!r}, {error}", "module:function that can be imported") from error
-    except Exception as error:  # of the user's module, while it was imported
-        raise data_error("function", f"{show(function)}, which raised {_error(error)}", "a module that can be imported") from error
-    try:
-        given = call()
-    except DataError:
-        raise
-    except Exception as error:
-        raise data_error("function", f"{show(function)}, which raised {_error(error)}", "a function that gives columns") from error
-    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-        raise data_error(function, f"{show(type(given).__name__)}", "a mapping from the names of columns to arrays")
-    found = {}
-    for name in (name for name in given if name in wanted):
-        where = f"{function}: {name}"
-        try:
-            found[name] = np.asarray(given[name])
-        except Exception as error:
-            raise data_error(where, f"no array ({_error(error)})", "an array") from error
-        arrays.check_dtype(where, found[name].dtype)
-        arrays.check_shape(where, found[name].shape)
-    return _Table(function, found, [name for name in given if name not in wanted], [])
-
-
-def _error(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error)[:200]}"
 
 
 def _said(where: str, named: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
