@@ -84,7 +84,7 @@ def _list(args: argparse.Namespace) -> int:
 def _prepare(args: argparse.Namespace) -> int:
     from fedcodist.data import prepare
 
-    dataset = prepare.read(args.dataset, args.set)
+    dataset = prepare.read(args.dataset, _settings(args.set))
     source = Path(os.path.expanduser(args.source)) if args.source is not None else None
     try:
         with _progress(args.quiet) as progress:
@@ -156,7 +156,6 @@ def _public(what: str) -> Any:
 def _task(what: str, assignments: list[str]) -> Any:
     """The task of a config, or the usual task of a store. Overlaps are left in, for they are what is looked for."""
     from fedcodist import config, settings
-    from fedcodist.config import toml
     from fedcodist.data import store
     from fedcodist.tasks import Arrays, Cifar100, Text
 
@@ -167,7 +166,7 @@ def _task(what: str, assignments: list[str]) -> Any:
             raise data_error(f"data {what}", f"a store of {opened.facts['kind']}", f"one of {', '.join(tasks)}")
         cls, place = tasks[opened.facts["kind"]]
         problems: list[settings.Problem] = []
-        task: Any = settings.read_part(cls, toml.override(toml.Source("--set", {}, {}), assignments).table | place, "", problems)
+        task: Any = settings.read_part(cls, _settings(assignments) | place, "", problems)
         if problems:
             raise ConfigError("\n".join(map(str, problems)))
     elif what in config.shipped() or os.path.lexists(what):
@@ -181,6 +180,13 @@ def _task(what: str, assignments: list[str]) -> Any:
     if isinstance(task, Text):
         return replace(task, public_labels=True)  # they say where a sentence ends
     return replace(task, overlap="allow") if hasattr(task, "overlap") else task
+
+
+def _settings(assignments: list[str]) -> dict[str, Any]:
+    """The table of all `--set KEY=VALUE`."""
+    from fedcodist.config import toml
+
+    return toml.override(toml.Source("--set", {}, {}), assignments).table
 
 
 @contextmanager

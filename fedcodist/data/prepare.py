@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fedcodist import settings
-from fedcodist.config import toml
 from fedcodist.data import download, store
 from fedcodist.data.datasets import DATASETS
 from fedcodist.data.published import Dataset, Progress
@@ -27,14 +26,13 @@ MOST_FILES = 10_000_000
 FAILURES = (DataError, StorageError)
 
 
-def read(kind: str, assignments: Sequence[str] = ()) -> Any:
-    """A dataset by name with its settings, `key=value`; ConfigError with everything that is wrong."""
+def read(kind: str, table: Mapping[str, Any]) -> Any:
+    """A dataset by name, with a table of its settings; ConfigError with everything that is wrong."""
     if kind not in DATASETS:
         hint = settings.nearest(kind, DATASETS)
         raise ConfigError(f"data: got {settings.show(kind)}; allowed {', '.join(sorted(DATASETS))}" + (f" ({hint})" if hint else ""))
-    table = toml.override(toml.Source("--set", {}, {}), list(assignments)).table
     problems: list[Problem] = []
-    dataset = settings.read_part(DATASETS[kind], table, "", problems)
+    dataset = settings.read_part(DATASETS[kind], dict(table), "", problems)
     if problems:
         raise ConfigError("\n".join(map(str, problems)))
     return dataset

@@ -30,6 +30,8 @@ from fedcodist.storage.durable import NAME, CheckpointError, Damaged, StorageErr
 from fedcodist.storage.sealed import canonical, seal, unseal
 
 META, PROGRESS, LOCK, SCRATCH = "store.json", "progress.json", "prepare.lock", "scratch"
+# What `fedcodist data prepare` calls a store if no other name is given: a dataset's own name. A test keeps this equal to `datasets`.
+USUAL_NAMES = ("c4", "cifar10", "cifar100", "own", "stackoverflow", "text")
 LONGEST_TEXT = 2**31  # bytes of a text column
 
 
@@ -98,13 +100,11 @@ def open_store(name: str | Path, kind: str | None = None) -> Store:
     """A prepared store by name or path, of this kind if one is given. Cheap: only sizes are compared; `verify` reads everything."""
     path = locate(name)
     if not (path / META).is_file():
-        from fedcodist.data.datasets import DATASETS  # which write stores, and so know this module
-
         there = stores()
         what = "no store" if path.is_dir() else files.kind(path)
         if path.with_name(f"{path.name}.partial").is_dir():
             what = "a preparation that is not finished"
-        how = f"fedcodist data prepare {name}" if name in DATASETS else "fedcodist data prepare; a config's header says how"
+        how = f"fedcodist data prepare {name}" if name in USUAL_NAMES else "fedcodist data prepare; a config's header says how"
         raise data_error(
             f"data {printable(name)}", what, f"a prepared store: {', '.join(there) or 'none yet'}", nearest(name, there) or how
         )
