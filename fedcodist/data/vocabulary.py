@@ -21,7 +21,7 @@ import numpy as np
 from fedcodist.errors import DataError, data_error
 from fedcodist.objective import BOS, EOS, FIRST, PAD
 from fedcodist.readers.files import sniff, unpacked
-from fedcodist.readers.sentences import _library
+from fedcodist.readers.libraries import text_library
 from fedcodist.settings import show
 from fedcodist.storage.durable import replace_file
 
@@ -115,7 +115,7 @@ class WordPieces:
 
     @functools.cached_property
     def _of_word(self) -> Callable[[str], tuple[int, ...]]:
-        models = _library("tokenizers.models", "word pieces", "text")
+        models = text_library("tokenizers.models", "word pieces")
         ids = {piece: FIRST + i for i, piece in enumerate(self.pieces)} | {UNKNOWN: self.oov}
         model = models.WordPiece(ids, unk_token=UNKNOWN, max_input_chars_per_word=100, continuing_subword_prefix="##")
         return functools.lru_cache(CACHED)(lambda word: tuple(token.id for token in model.tokenize(word)))
@@ -142,7 +142,7 @@ class WordPieces:
 def fit_pieces(counts: Counter[str], size: int = 4_000) -> WordPieces:
     """At most `size` pieces that write these words shortly: the same for the same counts, in every process."""
     _check_fit(counts, size)
-    tokenizers = _library("tokenizers", "word pieces", "text")
+    tokenizers = text_library("tokenizers", "word pieces")
     lower: Counter[str] = Counter()
     letters: Counter[str] = Counter()
     for word, count in sorted(counts.items()):

@@ -21,6 +21,7 @@ from fedcodist.errors import DataError, data_error
 from fedcodist.readers.arrays import COLUMNS
 from fedcodist.readers.files import PARQUET, RATIO, SMALL_BYTES, check_magic, kind, open_file
 from fedcodist.readers.folders import image, room
+from fedcodist.readers.libraries import library
 from fedcodist.settings import show
 
 SPLITS = {"train": "train", "public": "public", "held_out": "held_out", "validation": "held_out", "test": "test"}
@@ -329,9 +330,4 @@ def _damage(path: str, what: str) -> Iterator[None]:
 
 def _arrow(where: str, module: str = "") -> Any:
     """pyarrow, or a module of it."""
-    import importlib
-
-    try:
-        return importlib.import_module(f"pyarrow.{module}" if module else "pyarrow")
-    except ImportError as error:
-        raise data_error(where, "a table", "a file that this installation can read", "pip install 'fedcodist[data]'") from error
+    return library(f"pyarrow.{module}" if module else "pyarrow", where, "a table")

@@ -16,6 +16,7 @@ import numpy as np
 
 from fedcodist.errors import data_error
 from fedcodist.readers.files import RATIO, SMALL_BYTES, kind
+from fedcodist.readers.libraries import library
 from fedcodist.readers.sqlite import Database, client_name, count
 from fedcodist.readers.tff import Column, Source, by_split, split_of
 from fedcodist.settings import show
@@ -117,10 +118,7 @@ def unpack(where: str, data: Any, examples: int) -> dict[str, Column]:
 
 
 def _message(where: str, packed: bytes, **limits: Any) -> Any:
-    try:
-        import msgpack
-    except ImportError as error:
-        raise data_error(where, "msgpack", "data that this installation can read", "pip install 'fedcodist[data]'") from error
+    msgpack = library("msgpack", where, "msgpack", "data that this installation can read")
     try:
         return msgpack.unpackb(packed, strict_map_key=True, **limits)
     except (ValueError, TypeError, OverflowError, MemoryError, RecursionError, msgpack.UnpackException) as error:

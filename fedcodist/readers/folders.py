@@ -19,6 +19,7 @@ import numpy as np
 
 from fedcodist.errors import DataError, data_error
 from fedcodist.readers.files import kind, open_file, sniff
+from fedcodist.readers.libraries import library
 from fedcodist.settings import show
 
 MOST_PIXELS = 64 * 2**20  # of one image
@@ -117,14 +118,11 @@ def image(where: str, raw: bytes) -> np.ndarray:
         raise data_error(where, sniff(raw[:16]), "a PNG or JPEG image")
     if len(raw) > MOST_FILE_BYTES:
         raise data_error(where, f"more than {MOST_FILE_BYTES} bytes", "a smaller image")
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise data_error(where, "an image", "a file that this installation can read", "pip install 'fedcodist[data]'") from error
+    pillow = library("PIL.Image", where, "an image")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow warns of large images; the line below refuses them
-            with Image.open(io.BytesIO(raw), formats=("PNG", "JPEG")) as opened:
+            with pillow.open(io.BytesIO(raw), formats=("PNG", "JPEG")) as opened:
                 width, height = opened.size
                 if width * height > MOST_PIXELS:
                     raise data_error(where, f"an image of {height} x {width} pixels", f"at most {MOST_PIXELS} pixels")
@@ -133,7 +131,7 @@ def image(where: str, raw: bytes) -> np.ndarray:
                 pixels = np.asarray(opened.convert("L" if opened.mode in GREY else "RGB"))
     except DataError:
         raise
-    except Image.DecompressionBombError as error:  # so large that Pillow does not say how large
+    except pillow.DecompressionBombError as error:  # so large that Pillow does not say how large
         raise data_error(where, "an image of far too many pixels", f"at most {MOST_PIXELS} pixels") from error
     except Exception as error:  # whatever a decoder raises, it is the image that is wrong
         raise data_error(

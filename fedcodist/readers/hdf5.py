@@ -18,6 +18,7 @@ import numpy as np
 
 from fedcodist.errors import DataError, data_error
 from fedcodist.readers.files import HDF5, RATIO, SMALL_BYTES, check_magic, open_file
+from fedcodist.readers.libraries import library
 from fedcodist.readers.sqlite import client_name
 from fedcodist.settings import show
 
@@ -33,12 +34,7 @@ class Groups:
     """One file, for one thread; a context manager."""
 
     def __init__(self, path: str | Path):
-        try:
-            import h5py
-        except ImportError as error:
-            raise data_error(
-                str(path), "an HDF5 file", "a file that this installation can read", "pip install 'fedcodist[data]'"
-            ) from error
+        h5py = library("h5py", str(path), "an HDF5 file")
         self.h5py, self.path = h5py, str(path)
         with open_file(path, "an HDF5 file") as file:
             check_magic(path, file, (HDF5,), "an HDF5 file")

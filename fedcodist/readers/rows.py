@@ -9,14 +9,11 @@ says, and is counted. Schemas, types of columns and joins of several files are d
 from __future__ import annotations
 
 import csv
-import importlib
 import json
-import operator
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
@@ -25,38 +22,32 @@ from fedcodist.errors import data_error
 from fedcodist.readers import sentences
 from fedcodist.readers.columns import is_saved, parts
 from fedcodist.readers.files import CHUNK, PARQUET, check_magic, check_ratio, kind, open_file
-from fedcodist.readers.lines import EMPTY, LONGEST, Place, Trouble, csv_records, lines_of, mended, plain_object, text_of
-from fedcodist.settings import nearest, show
+from fedcodist.readers.libraries import library
+from fedcodist.readers.lines import EMPTY, LONGEST, Place, Trouble, csv_records, lines_of, plain_object, text_of
+from fedcodist.readers.records import (
+    ABSENT,
+    USUAL,
+    Columns,
+    Record,
+    arrow_rows,
+    fields_by_name,
+    header_of,
+    object_record,
+    picker,
+    wrong_width,
+)
+from fedcodist.settings import show
 
 LONGEST_NAME = 200  # characters of a client's, domain's or split's name
 BATCH = 1_000  # rows of a Parquet file in memory
 FORMATS = {".tsv": "TSV", ".csv": "CSV", ".jsonl": "JSONL", ".json": "JSONL", ".ndjson": "JSONL", ".parquet": "Parquet"}
 PACKED = (".gz", ".xz", ".lzma")
 NO_WORDS = "no words"  # the reason under which such rows are always left out
-_ABSENT = ("", None)  # put behind the fields of a row: what a column that is not there is, as a name and as text
 # What a damaged Parquet file may raise; pyarrow's own errors are kinds of these.
 _DAMAGED = (ValueError, OSError, KeyError, NotImplementedError, MemoryError)
 
 Errors = Literal["replace", "skip", "fail"]
 Speak = Callable[[str], Iterable[Sequence[str]]]  # from prose to the words of its sentences
-
-
-@dataclass(frozen=True)
-class Columns:
-    """The names of the columns in a file. None: not there; client "": every row's client is "".
-
-    `type`, `date` and `split` may be missing from a file; any other name that is given has to be there.
-    """
-
-    client: str = "client"
-    domain: str | None = "type"
-    date: str | None = "date"
-    split: str | None = "split"
-    tokens: str = "tokens"
-    text: str = "text"
-
-
-USUAL = Columns()
 
 
 class Row(NamedTuple):
@@ -67,9 +58,6 @@ class Row(NamedTuple):
     date: str
     split: str
     words: tuple[str, ...]
-
-
-_Record = tuple[str, str, str, str, str | None, str | None]  # client, domain, date, split, tokens, text
 
 
 class Rows(Iterator[Row]):
@@ -104,9 +92,9 @@ class Rows(Iterator[Row]):
         if self.done < self.start:
             raise data_error(self.path, f"{self.done} rows", f"at least {self.start}, to go on after them")
 
-    def _rows_of(self, place: Place, records: Iterator[_Record | Trouble]) -> Iterator[Row]:
+    def _rows_of(self, place: Place, records: Iterator[Record | Trouble]) -> Iterator[Row]:
         """The rows of one file. This loop is the whole cost of reading tokens, so it is written flat."""
-        named, counts = self.columns.client != "", self.counts
+        with_clients, counts = self.columns.client != "", self.counts
         for record in records:
             self.done += 1
             if place.trouble is not None:
@@ -117,7 +105,9 @@ class Rows(Iterator[Row]):
                 self._leave_out(place, record)
                 continue
             client, domain, date, split, tokens, text = record  # type: ignore[misc]
-            if named and (not client or len(client) > LONGEST_NAME or not client.isprintable() or "/" in client or client in (".", "..")):
+            if with_clients and (
+                not client or len(client) > LONGEST_NAME or not client.isprintable() or "/" in client or client in (".", "..")
+            ):
                 got = f"{show(client)} for {show(self.columns.client)}"
                 self._leave_out(place, Trouble("client", got, f"1 to {LONGEST_NAME} printable characters without /"))
                 continue
@@ -159,35 +149,35 @@ class Rows(Iterator[Row]):
     def _tsv(self, place: Place) -> Iterator[Any]:
         with text_of(place) as stream:
             lines = lines_of(stream, place)
-            header = _first(place, lines).rstrip("\r\n").split("\t")
-            take, width = _picks(place, header, self.columns), len(header)
+            header = header_of(place, lines).rstrip("\r\n").split("\t")
+            take, width = picker(place, header, self.columns), len(header)
             self._skip(stream, place)
             for line in lines:
                 found = line.rstrip("\r\n").split("\t")
                 if len(found) == width:
-                    found += _ABSENT  # type: ignore[arg-type]
+                    found += ABSENT  # type: ignore[arg-type]
                     yield take(found)
                 else:
-                    yield _fields(found, width) if line.strip() else EMPTY
+                    yield wrong_width(found, width) if line.strip() else EMPTY
 
     def _csv(self, place: Place) -> Iterator[Any]:
         # Python has one limit for all readers of a process; it is only ever raised here.
         csv.field_size_limit(max(csv.field_size_limit(), LONGEST))
         with text_of(place) as stream:
             records = csv_records(csv.reader(lines_of(stream, place), strict=True))
-            header = _first(place, records)
+            header = header_of(place, records)
             if isinstance(header, Trouble):
                 raise data_error(str(place), header.got, header.allowed)
-            take, width = _picks(place, header, self.columns), len(header)
+            take, width = picker(place, header, self.columns), len(header)
             self.done += sum(1 for _ in islice(records, max(0, self.start - self.done)))
             place.trouble = None
             for found in records:
                 if isinstance(found, Trouble):
                     yield found
                 elif len(found) == width:
-                    yield take([*found, *_ABSENT])
+                    yield take([*found, *ABSENT])
                 else:
-                    yield _fields(found, width) if found else EMPTY
+                    yield wrong_width(found, width) if found else EMPTY
 
     def _jsonl(self, place: Place) -> Iterator[Any]:
         with text_of(place) as stream:
@@ -207,25 +197,20 @@ class Rows(Iterator[Row]):
                     yield Trouble("JSON", f"{show(found)}", "one JSON object a line")
                     continue
                 if not checked:
-                    _picks(place, list(found), self.columns)
+                    picker(place, list(found), self.columns)
                     checked = True
-                yield _of_object(found, self.columns, place)
+                yield object_record(found, self.columns, place)
 
     def _parquet(self, place: Place) -> Iterator[Any]:
-        try:
-            parquet: Any = importlib.import_module("pyarrow.parquet")
-        except ImportError as error:
-            raise data_error(
-                place.path, "a Parquet file", "a file that this installation can read", "pip install 'fedcodist[data]'"
-            ) from error
+        parquet = library("pyarrow.parquet", place.path, "a Parquet file")
         place.unit = "row"
         with open_file(place.path) as file:
             check_magic(place.path, file, (PARQUET,), "a Parquet file")
             try:
                 opened = parquet.ParquetFile(file, buffer_size=CHUNK, page_checksum_verification=True)
                 names = [field.name for field in opened.schema_arrow]
-                take = _picks(place, names, self.columns)
-                wanted = [name for name in names if name in _named(self.columns)]
+                take = picker(place, names, self.columns)
+                wanted = [name for name in names if name in fields_by_name(self.columns)]
                 groups = [opened.metadata.row_group(i) for i in range(opened.metadata.num_row_groups)]
                 # Of whole groups: to ask a damaged one for its columns ends the process, since pyarrow does not catch what is thrown there.
                 check_ratio(place.path, sum(group.total_byte_size for group in groups), os.fstat(file.fileno()).st_size)
@@ -235,29 +220,29 @@ class Rows(Iterator[Row]):
                     place.at += groups[first].num_rows
                     first += 1
                 batches = opened.iter_batches(BATCH, list(range(first, len(groups))), wanted)
-                rows = _parquet_rows(place, batches, wanted, names)
+                rows = arrow_rows(place, batches, wanted, names)
                 gone = sum(1 for _ in islice(rows, max(0, self.start - self.done)))
                 self.done, place.at, place.trouble = self.done + gone, place.at + gone, None
                 for found in rows:
                     place.at += 1
-                    yield found if isinstance(found, Trouble) else take([*found, *_ABSENT])
+                    yield found if isinstance(found, Trouble) else take([*found, *ABSENT])
             except _DAMAGED as error:
                 what = (str(error).splitlines() or [type(error).__name__])[0][:120]
                 raise data_error(str(place), f"a file that is truncated or damaged ({what})", "a whole Parquet file") from error
 
     def _saved(self, place: Place) -> Iterator[Any]:
         place.unit = "row"
-        names, split = set(_named(self.columns)), self.columns.split
+        names, split = set(fields_by_name(self.columns)), self.columns.split
         with ExitStack() as stack:
             for part in parts(place.path, names, stack):
                 told = [part.split] if part.split and split and split not in part.names else []  # by the name of its directory
-                take = _picks(place, [*part.names, *([split] if told else [])], self.columns)  # type: ignore[list-item]
-                rows = _parquet_rows(place, part.batches, [name for name in part.names if name in names], part.names)
+                take = picker(place, [*part.names, *([split] if told else [])], self.columns)  # type: ignore[list-item]
+                rows = arrow_rows(place, part.batches, [name for name in part.names if name in names], part.names)
                 gone = sum(1 for _ in islice(rows, max(0, self.start - self.done)))
                 self.done, place.at, place.trouble = self.done + gone, place.at + gone, None
                 for found in rows:
                     place.at += 1
-                    yield found if isinstance(found, Trouble) else take([*found, *told, *_ABSENT])
+                    yield found if isinstance(found, Trouble) else take([*found, *told, *ABSENT])
 
     def _skip(self, stream: IO[bytes], place: Place) -> None:
         """Pass over the lines that are already done, without looking at them."""
@@ -319,102 +304,3 @@ def _format(path: str) -> str | None:
     packed = name.suffix in PACKED
     form = FORMATS.get(name.with_suffix("").suffix if packed else name.suffix)
     return None if packed and form == "Parquet" else form  # it is packed inside
-
-
-def _first(place: Place, records: Iterator[Any]) -> Any:
-    """The header, which has to be right whatever `errors` says."""
-    header = next(records, None)
-    if not header:
-        raise data_error(
-            place.path, "an empty file" if header is None else "an empty first line", "a first line with the names of the columns"
-        )
-    if place.trouble is not None:
-        raise data_error(str(place), place.trouble.got, place.trouble.allowed)
-    return header
-
-
-def _order(columns: Columns) -> tuple[str | None, ...]:
-    """The names in the order of a record."""
-    return columns.client, columns.domain, columns.date, columns.split, columns.tokens, columns.text
-
-
-def _named(columns: Columns) -> dict[str, str]:
-    """{name in the file: field} of the columns that were asked for."""
-    return {name: field.name for field in fields(columns) if (name := getattr(columns, field.name))}
-
-
-def _picks(place: Place, header: list[str], columns: Columns) -> Callable[[Any], _Record]:
-    """What takes a record out of the fields of a row with _ABSENT behind them; DataError if a column is missing or there twice."""
-    found = ", ".join(show(name)[1:-1] for name in header[:30]) + (", ..." if len(header) > 30 else "")
-    optional = {"domain", "date", "split"}
-    for name, field in _named(columns).items():
-        if header.count(name) > 1:
-            raise data_error(place.path, f"two columns {show(name)}", "each column once")
-        if name not in header and (field == "client" or (field in optional and name != getattr(USUAL, field))):
-            hint = nearest(name, header) or f"{field} = NAME says which one it is"
-            raise data_error(place.path, f"no column {show(name)} for the {field}", f"one of the columns found: {found}", hint)
-    at = [header.index(name) if name and name in header else absent for name, absent in zip(_order(columns), (-2, -2, -2, -2, -1, -1))]
-    if at[4:] == [-1, -1]:
-        hint = nearest(columns.tokens, header) or nearest(columns.text, header)
-        raise data_error(
-            place.path, f"neither column {show(columns.tokens)} nor {show(columns.text)}", f"one of the columns found: {found}", hint
-        )
-    return operator.itemgetter(*at)
-
-
-def _of_object(found: dict[str, Any], columns: Columns, place: Place) -> _Record | Trouble:
-    """A record from a JSON object. A missing or null name is ""; a missing text is trouble, for else a wrong column would go unseen."""
-    names = []
-    for name in _order(columns)[:4]:
-        value = found.get(name) if name else None
-        if isinstance(value, bool) or not (value is None or isinstance(value, str | int)):
-            return Trouble("type", f"{show(value)} for {show(name)}", "a string or a whole number")
-        names.append("" if value is None else mended(str(value), place))
-    name = columns.tokens if columns.tokens and columns.tokens in found else columns.text
-    if name not in found:
-        return Trouble("fields", f"neither {show(columns.tokens)} nor {show(columns.text)}", "one of the two in each object")
-    value = found[name]
-    if not (value is None or isinstance(value, str)):
-        return Trouble("type", f"{show(value)} for {show(name)}", "a string")
-    said = mended(value or "", place)
-    return (*names, said, None) if name == columns.tokens else (*names, None, said)  # type: ignore[return-value]
-
-
-def _parquet_rows(place: Place, batches: Iterable[Any], wanted: list[str], names: list[str]) -> Iterator[list[str] | Trouble]:
-    """The fields of each row in the places that they have in the file."""
-    arrow: Any = importlib.import_module("pyarrow")
-    at = [names.index(name) for name in wanted]
-    for batch in batches:
-        table = [_column(place, arrow, name, batch.column(name)) for name in wanted]
-        for values in zip(*table, strict=True):
-            found = [""] * len(names)
-            for i, value in zip(at, values, strict=True):
-                if isinstance(value, bytes):
-                    try:
-                        value = value.decode()
-                    except UnicodeDecodeError as error:
-                        place.trouble = Trouble("not UTF-8", f"the bytes {show(value[error.start : error.end])}", "UTF-8")
-                        value = value.decode("utf-8", "replace")
-                found[i] = mended(value or "", place)
-            yield found
-
-
-def _column(place: Place, arrow: Any, name: str, column: Any) -> list[str | bytes | None]:
-    """Strings; or bytes, where a batch has some that are no UTF-8."""
-    types = arrow.types
-    given = column.type.value_type if types.is_dictionary(column.type) else column.type
-    if types.is_binary(given) or types.is_large_binary(given):
-        return column.cast(given).to_pylist()
-    strings = types.is_string(given) or types.is_large_string(given)
-    if not (strings or types.is_integer(given) or types.is_date(given) or types.is_timestamp(given)):
-        raise data_error(
-            place.path, f"column {show(name)} of {show(str(column.type))[1:-1]}", "strings, or whole numbers or dates for names"
-        )
-    try:
-        return column.cast(given if strings else arrow.string()).to_pylist()
-    except UnicodeDecodeError:
-        return column.cast(given).cast(arrow.large_binary() if types.is_large_string(given) else arrow.binary()).to_pylist()
-
-
-def _fields(found: list[str], width: int) -> Trouble:
-    return Trouble("fields", f"{len(found)} fields", f"{width}, as in the header")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import re
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from fedcodist.errors import data_error
+from fedcodist.readers.libraries import text_library
 from fedcodist.settings import show
 
 BLOCK = 2_000  # characters that are divided into sentences at once: the time of pysbd grows faster than its text
@@ -110,12 +110,12 @@ def _divide(block: str) -> list[str]:
 def _segmenter() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # newer Pythons complain, once, about escapes in its source
-        return _library("pysbd", "sentences", "text").Segmenter(language="en", clean=False)
+        return text_library("pysbd", "sentences").Segmenter(language="en", clean=False)
 
 
 @functools.cache
 def _punkt() -> Callable[[str], list[str]]:
-    found = _library("nltk.tokenize", "sentences", "text").sent_tokenize
+    found = text_library("nltk.tokenize", "sentences").sent_tokenize
     try:
         found("A sentence.")
     except LookupError as error:
@@ -128,11 +128,3 @@ def _punkt() -> Callable[[str], list[str]]:
 def _check_splitter(splitter: str) -> None:
     if splitter != "pysbd":
         raise data_error("splitter", show(splitter), "pysbd or punkt")
-
-
-def _library(name: str, where: str, extra: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        package = name.split(".")[0]
-        raise data_error(where, f"an installation without {package}", f"one with {package}", f"pip install 'fedcodist[{extra}]'") from error

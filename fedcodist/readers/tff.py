@@ -19,6 +19,7 @@ import numpy as np
 from fedcodist.errors import DataError, data_error
 from fedcodist.readers.files import CHUNK, HDF5, SQLITE, kind, open_file, sniff, unpacked
 from fedcodist.readers.hdf5_process import Hdf5Process
+from fedcodist.readers.libraries import library
 from fedcodist.readers.sqlite import Database, client_name, count
 from fedcodist.settings import show
 from fedcodist.storage.durable import StorageError, free_space
@@ -254,10 +255,10 @@ def _open_sqlite(path: str | Path, quick_check: bool) -> dict[str, Source]:
 @functools.cache
 def _example() -> Any:
     """The class of tf.train.Example, from its description: a map of names to lists of bytes, floats or whole numbers."""
-    try:
-        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-    except ImportError as error:
-        raise data_error("tff", "no package protobuf", "an installation that can read examples", "pip install 'fedcodist[data]'") from error
+    descriptor_pb2, descriptor_pool, message_factory = (
+        library(f"google.protobuf.{name}", "tff", "no package protobuf", "an installation that can read examples")
+        for name in ("descriptor_pb2", "descriptor_pool", "message_factory")
+    )
     field = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="tf", syntax="proto3")
     for name, kind_of in (("Bytes", field.TYPE_BYTES), ("Floats", field.TYPE_FLOAT), ("Ints", field.TYPE_INT64)):
