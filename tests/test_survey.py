@@ -56,12 +56,12 @@ def test_the_counts():
 
 
 def test_the_words():
-    said = survey.words(survey.survey(small()))
+    said = survey.as_text(survey.survey(small()))
     assert "2.0 examples, 1.3 labels of a client, on average" in said
     assert "overlap: 2 rows of test are also in clients" in said and "note: a note" in said
     longest = next(line for line in said.splitlines() if line.endswith(" 3") and "#" in line)
     assert longest.count("#") == survey.BAR and longest.split()[0] == "1"
-    assert "overlap: none" in survey.words(survey.survey(gauss_task()))
+    assert "overlap: none" in survey.as_text(survey.survey(gauss_task()))
 
 
 def test_blocks_do_not_change_the_counts(monkeypatch):

@@ -127,7 +127,7 @@ def _show(args: argparse.Namespace) -> int:
     else:
         print(tables.render(found.rows, args.format))
         if args.format == "table":
-            print("\n" + survey.words(found))
+            print("\n" + survey.as_text(found))
     if args.out is not None:
         from fedcodist.reports import plots
 

@@ -1,7 +1,7 @@
-"""How strong each client's device is: by shares at random, from a column, or going with something else that is known of the client.
+"""The capacity of each client's device: at random by shares, from a column, or correlated with an attribute of the client.
 
-What goes with what is a Gaussian copula of ranks: only the order of an attribute counts, not its values, and `rho` says how closely the
-order of capacities follows it. Nothing is measured here: a capacity is a word that pools choose their clients by.
+The correlation is a Gaussian copula of ranks: only the order of an attribute's values matters, and `rho` says how closely the order of
+capacities follows it. Nothing is measured here: a capacity is a label by which pools choose their clients.
 """
 
 from __future__ import annotations
@@ -63,20 +63,20 @@ class Capacity:
     def assign(
         self, clients: Iterable[str], key: Key, attributes: Mapping[str, Mapping[str, Any]], sizes: Mapping[str, int]
     ) -> dict[str, str]:
-        """The level of each client; DataError for an attribute that is not known."""
+        """The level of each client; DataError for an unknown attribute."""
         order = shuffled(clients, key)
         if self.column is not None:
-            said = _attribute("capacity.column", self.column, attributes, sizes)
-            return {name: str(said[name]) for name in order}
+            level = _attribute("capacity.column", self.column, attributes, sizes)
+            return {name: str(level[name]) for name in order}
         if self.attribute is not None:
-            said = _attribute("capacity.attribute", self.attribute, attributes, sizes)
-            if self.rho and len(order) > 1 and len({said[name] for name in order}) == 1:
+            values = _attribute("capacity.attribute", self.attribute, attributes, sizes)
+            if self.rho and len(order) > 1 and len({values[name] for name in order}) == 1:
                 raise data_error(
                     "capacity.attribute", f"{show(self.attribute)}, the same for all clients", "an attribute that differs, or rho = 0"
                 )
-            chance = _normal(-np.arange(len(order)))  # the keyed order itself, so that rho = 0 is just that
-            value = _normal(_ordinal(self.attribute, [said[name] for name in order]))
-            score = self.rho * value + math.sqrt(1 - self.rho**2) * chance
+            chance = _normal(-np.arange(len(order)))  # of the keyed order, so that rho = 0 keeps it
+            ranked = _normal(_ordinal(self.attribute, [values[name] for name in order]))
+            score = self.rho * ranked + math.sqrt(1 - self.rho**2) * chance
             order = [order[i] for i in np.argsort(-score, kind="stable")]  # equal values stay in the keyed order
         levels = [level for level in self.order if level in self.shares]
         ends = np.cumsum([round(self.shares[level] * len(order)) for level in levels[:-1]], dtype=int)
@@ -96,7 +96,7 @@ def _normal(values: Any) -> np.ndarray:
 
 
 def _ordinal(name: str, values: list[Any]) -> np.ndarray:
-    """Numbers whose order is that of the values: numbers themselves, strings by their sorted order."""
+    """Numbers in the order of the values: numbers as they are, strings by their rank in sorted order."""
     if all(isinstance(value, int | float | np.integer | np.floating) for value in values):
         numbers = np.array(values, float)
         if np.isnan(numbers).any():

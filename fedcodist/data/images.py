@@ -1,7 +1,7 @@
 """CIFAR-100 and CIFAR-10 from their publishers' files.
 
-The store keeps all images with fine and coarse labels, and a content hash of each. Files that come with clients (TFF's HDF5 and SQLite,
-FedJAX's SQLite) keep them: rows of a client lie together, `<split>_clients.txt` names them and `<split>_ends.npy` says where each ends.
+The store has all images with their fine and coarse labels and content hashes. Clients that come with the files (TFF's HDF5 and SQLite,
+FedJAX's SQLite) are kept: the rows of a client are contiguous, `<split>_clients.txt` has the names and `<split>_ends.npy` where each ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedcodist.readers.federated import federated_files, open_federated
 
 TORONTO = "https://www.cs.toronto.edu/~kriz/"
 TFF = "https://storage.googleapis.com/tff-datasets-public/"
-CIFAR_BYTES = 400 * 2**20  # of a store, and a margin
+CIFAR_BYTES = 400 * 2**20  # of a store, with a margin
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Cifar100Files:
         return {**facts, "sources": cifar.sources(source)}
 
     def _with_clients(self, source: Path, writer: Writer, progress: Progress) -> Mapping[str, Any]:
-        """The publisher's own clients, one after the other."""
+        """Write the publisher's own clients, one after the other."""
         with ExitStack() as stack:
             splits = open_federated(source, writer.scratch(), progress)
             for split in splits.values():
@@ -95,7 +95,7 @@ class Cifar10Files:
 
 
 def _incomplete(splits: Mapping[str, cifar.Labelled]) -> list[str]:
-    """A file may end between two images and still not be whole."""
+    """Notes for splits of the wrong size: a truncated file may end between two images."""
     whole, found = {"train": 50_000, "test": 10_000}, {split: len(rows.x) for split, rows in splits.items()}
     return [f"{n:,} {split} images; the published files have {whole[split]:,}" for split, n in found.items() if n != whole[split]]
 

@@ -61,7 +61,7 @@ def check_disjoint(where: str, parts: Mapping[str, np.ndarray], hint: str = "") 
     fedcodist.errors.DataError: some.npz: got 1 rows of test that are also in clients; allowed none
     """
     names = list(parts)
-    found = sorted(shared(parts), key=lambda pair: names.index(pair[1]))  # all that is wrong with the clients' rows comes first
+    found = sorted(shared(parts), key=lambda pair: names.index(pair[1]))  # what is shared with the clients comes first
     if found:
         raise data_error(
             where, ", ".join(f"{count} rows of {later} that are also in {earlier}" for later, earlier, count in found), "none", hint
@@ -82,7 +82,7 @@ def drop_shared(where: str, parts: Mapping[str, np.ndarray], overlap: str) -> tu
         return kept, notes
     names = list(parts)
     for i, part in enumerate(names):
-        new = np.ones(len(parts[part]), bool)  # not yet found in an earlier part: each row is told of once
+        new = np.ones(len(parts[part]), bool)  # not yet found in an earlier part, so that each row is counted once
         for earlier in names[:i]:
             again = np.isin(parts[part], parts[earlier]) & new
             if again.any():

@@ -1,4 +1,4 @@
-"""A user's own images or numbers as a store: read, checked and decoded once, mapped ever after.
+"""A user's own images or numbers as a store: read, checked and decoded once, and memory-mapped from then on.
 
 The columns keep their names, so the `arrays` task reads the store as it reads any directory of .npy files: `path = "NAME"`.
 """
@@ -55,7 +55,7 @@ class OwnFiles:
         return {"kind": "own", "notes": list(table.notes)}
 
     def _check(self, source: str, columns: Mapping[str, np.ndarray], others: list[str]) -> None:
-        """What every task would refuse is refused here, before anything is written."""
+        """DataError for what the task would refuse, before anything is written."""
         missing = [name for name in (self.x, self.y, *self.also) if name not in columns]
         if missing:
             there = show(", ".join([*columns, *others]))[1:-1] or "none"

@@ -1,7 +1,7 @@
-"""Clients for data that have none: ways to deal the rows of one table to clients, none of them twice.
+"""Clients for data without clients: ways to partition the rows of a table among clients.
 
-Each is a frozen dataclass with `deal(y, key, coarse)`, which gives every client's rows, sorted; the same key deals the same hands. Clients
-that are known, by any column, need no partition: name that column as the task's `client`.
+Each is a frozen dataclass with `deal(y, key, coarse)`, which gives the sorted rows of every client (its hand), no row twice; the same key
+deals the same hands. Data with a column of clients needs no partition: name that column as the task's `client`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from fedcodist.settings import Problem, checked, read_kind, setting
 from fedcodist.types import Key
 
 MOST_CLIENTS = 10_000_000
-NUMBER = {"ge": 1e-3, "le": 1e6}  # of a Dirichlet
+NUMBER = {"ge": 1e-3, "le": 1e6}  # the range of a Dirichlet's concentration
 
 
 class Partition(Protocol):
-    """A way to deal rows."""
+    """A way to deal rows to clients."""
 
     def deal(self, y: np.ndarray, key: Key, coarse: np.ndarray | None = None) -> list[np.ndarray]:
         """The rows of each client, sorted and disjoint."""
@@ -76,7 +76,7 @@ class Dirichlet:
             hand = []
             for u in draw.random(len(y) // self.clients):
                 open_shares = np.where(left > 0, shares, 0.0)
-                if open_shares.sum() <= 0:  # all that this client wants is gone
+                if open_shares.sum() <= 0:  # no label of this client has rows left
                     open_shares = (left > 0).astype(float)
                 edges = np.cumsum(open_shares)
                 label = int(np.searchsorted(edges, u * edges[-1], side="right"))
@@ -103,7 +103,7 @@ class Shards:
         count = self.clients * self.shards_per_client
         _check_rows(count, len(y), "shards")
         draw = keys.generator(key)
-        order = draw.permutation(len(y))  # which rows of a label share a shard is chance
+        order = draw.permutation(len(y))  # rows of one label are put into shards at random
         shards = np.array_split(order[np.argsort(y[order], kind="stable")], count)
         owners = draw.permutation(count).reshape(self.clients, self.shards_per_client)
         return [np.sort(np.concatenate([shards[i] for i in mine])) for mine in owners]
@@ -146,8 +146,8 @@ class Pachinko:
     column: str = "coarse_label"  # of the coarse labels
 
     def deal(self, y: np.ndarray, key: Key, coarse: np.ndarray | None = None) -> list[np.ndarray]:
-        """Each example is a draw of a coarse label, then of one of its fine labels, then of one of its rows that nobody has yet. A label
-        without rows left is taken out of the draw, and the other shares grow in proportion.
+        """Each example is a draw of a coarse label, then of one of its fine labels, then of one of its remaining rows. A label without rows
+        left is taken out of the draw, and the other shares grow in proportion.
 
         >>> fine = np.repeat(np.arange(4), 6)
         >>> sorted(np.concatenate(Pachinko(4, examples=6).deal(fine, keys.root(0), fine // 2)).tolist()) == list(range(24))
@@ -168,7 +168,7 @@ class Pachinko:
 
 
 def _hand(piles: list[list[list[int]]], top: list[float], low: list[list[float]], chances: list[list[float]]) -> np.ndarray:
-    """One client's rows, taken from the piles."""
+    """The rows of one client, removed from the piles."""
     hand = []
     edges = _edges(top, [any(group) for group in piles])
     inner: dict[int, list[float]] = {}
@@ -186,18 +186,18 @@ def _hand(piles: list[list[list[int]]], top: list[float], low: list[list[float]]
 
 
 def _pick(edges: list[float], chance: float) -> int:
-    """The label whose share a chance in [0, 1) falls into; rounding at the upper end does not lead past the last one."""
+    """The label into whose share a number in [0, 1) falls; rounding at the upper end cannot lead past the last label."""
     return min(bisect_right(edges, chance * edges[-1]), bisect_left(edges, edges[-1]))
 
 
 def _edges(shares: Sequence[float], there: Sequence[bool]) -> list[float]:
-    """Where each label's share ends, without those that are gone; equal shares if nothing that is wanted is there."""
+    """The cumulated shares of the labels that have rows left; equal shares if these sum to zero."""
     kept = [share if is_there else 0.0 for share, is_there in zip(shares, there, strict=True)]
     return list(accumulate(kept if sum(kept) > 0 else map(float, there)))
 
 
 def _tree(y: np.ndarray, coarse: np.ndarray) -> list[list[np.ndarray]]:
-    """The rows of each fine label, by coarse label; a fine label has one coarse label."""
+    """[coarse label][fine label]: rows; DataError if a fine label has two coarse labels."""
     if len(coarse) != len(y):
         raise data_error("partition", f"{len(coarse)} coarse labels for {len(y)} rows", "one for each row")
     fines, fine = _codes(y)
@@ -214,7 +214,7 @@ def _tree(y: np.ndarray, coarse: np.ndarray) -> list[list[np.ndarray]]:
 
 
 def client_names(count: int) -> list[str]:
-    """Names for clients that have none, equally long, so that their order is that of their numbers.
+    """Names for clients without names, all of one length, so that they sort by number.
 
     >>> client_names(2), client_names(1001)[-1]
     (['client-000', 'client-001'], 'client-1000')
@@ -234,7 +234,7 @@ def owners(hands: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def skew(hands: Sequence[np.ndarray], y: np.ndarray) -> dict[str, Any]:
-    """How the hands look: the number of clients, and the means of their sizes and of their different labels.
+    """The number of clients, and the means of their sizes and of their numbers of different labels.
 
     >>> skew([np.array([0, 1]), np.array([2, 3])], np.array([5, 5, 5, 7]))
     {'clients': 2, 'examples': 2.0, 'labels': 1.5}
@@ -247,7 +247,7 @@ PARTITIONS = {cls.kind: cls for cls in (Iid, Dirichlet, Shards, Quantity, Pachin
 
 
 def read_partition(value: Any, path: str, problems: list[Problem]) -> Partition | None:
-    """A partition from a config: none, a name, or a table with its kind."""
+    """A partition from a config: None, a kind, or a table with its kind."""
     return None if value is None else read_kind(PARTITIONS, value, path, problems)
 
 

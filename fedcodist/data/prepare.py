@@ -1,4 +1,4 @@
-"""Preparing a dataset: a publisher's files, or a user's, become a store; once, and again only if files or settings have changed."""
+"""Preparing a dataset: files become a store, once, and again only if the files or the settings have changed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def read(kind: str, table: Mapping[str, Any]) -> Any:
 def prepare(
     dataset: Dataset, source: Path | None, progress: Progress, name: str | None = None, fetch: bool = False, again: bool = False
 ) -> tuple[Store, bool]:
-    """The store, and whether it was made now. Without a source the published file is fetched, if that is wished."""
+    """The store, and whether it was made now. Without a source, `fetch` downloads the published file."""
     name = name or dataset.kind
     check_name("--name", name)
     if name in ("downloads",) or name.endswith((".partial", ".old")):
@@ -51,7 +51,7 @@ def prepare(
         source = _fetched(dataset, progress, fetch)
     plan = {"dataset": dataset.kind, "settings": settings.plain(dataset), "files": _files(source), "vocabulary": _vocabulary(dataset)}
     if (path / store.META).is_file() and not again:
-        with suppress(*FAILURES):  # a damaged store, or one of another version, is what preparing again is for
+        with suppress(*FAILURES):  # a damaged store, or one of another version, is prepared again
             known = store.open_store(path)
             if known.facts.get("plan") == sealed.digest(plan):
                 store.tidy(path)
@@ -88,18 +88,18 @@ def _fetched(dataset: Dataset, progress: Progress, fetch: bool) -> Path:
 
 
 def _vocabulary(dataset: Dataset) -> Any:
-    """What the words of another store or of a file are, if the dataset takes them: with others it is another store."""
+    """What identifies a given vocabulary, of another store or a file: with another one the store would be another."""
     named = getattr(dataset, "vocabulary", None)
     if named is None:
         return None
     if named.endswith(WORD_FILES):
-        files.open_file(named).close()  # what is wrong with it is said before anything is read
+        files.open_file(named).close()  # report a missing file before anything is read
         return _file(named, Path(named))
     return store.open_store(named, "text").facts["vocabulary"]["sha256"]
 
 
 def _files(source: Path) -> list[tuple[str, int, int]]:
-    """The names, sizes and times of all files at a path: with others, a preparation begins anew."""
+    """(name, size, time) of all files at a path: if any changes, the preparation begins anew."""
     found = files.kind(source)
     if found == "a file":
         return [_file(source.name, source)]
@@ -123,7 +123,7 @@ def _file(name: str, place: Path) -> tuple[str, int, int]:
 
 
 def rows() -> list[dict[str, Any]]:
-    """What can be prepared, and what is: for `data list`."""
+    """All datasets, and the stores prepared from each: for `data list`."""
     made = {name: _facts(path) for name, path in store.stores().items()}
     table = []
     for kind, cls in sorted(DATASETS.items()):
@@ -146,7 +146,7 @@ def _first(cls: Any) -> str:
 
 
 def describe(opened: Store) -> str:
-    """A store in a few lines, for the end of a preparation."""
+    """A summary of a store, for the end of a preparation."""
     size, facts = sum(column["bytes"] for column in opened.columns.values()), opened.facts
     lines = [f"prepared: {printable(opened.path)} ({size / 1e6:,.1f} MB)"]
     if facts["kind"] == "text":

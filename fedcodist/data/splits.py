@@ -1,7 +1,7 @@
-"""Who is federated, public, held out or for the test, and which rows of many are taken.
+"""Splits: which clients are federated, public, held out or for the test, and which public rows are used.
 
-Clients are divided whole, never by example (A10), and by the hash of their ids, so a client's place depends on the split seed and not on
-the order of a file. The seed of the split is not the seed of the run: runs with other seeds still learn from the same clients.
+Clients are divided whole, never by example (A10), and by the hash of their ids, so the part of a client depends on the split seed and not
+on the order of a file. The seed of the split is not the seed of the run: runs with other seeds still learn from the same clients.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def shuffled(ids: Iterable[str], key: Key) -> list[str]:
 
 
 def divide(ids: Iterable[str], shares: Mapping[str, float], rest: str, key: Key) -> dict[str, list[str]]:
-    """The ids in parts of these shares (at least one id each), and the rest; every part is sorted.
+    """{part: sorted ids}: parts of these shares, with at least one id each, and the part `rest` of all other ids.
 
     >>> {part: len(names) for part, names in divide(map(str, range(100)), {"a": 0.27, "b": 0.1}, "c", keys.root(0)).items()}
     {'c': 63, 'a': 27, 'b': 10}
@@ -53,7 +53,7 @@ def check_shares(part: object, *fields: str) -> None:
 
 
 def choose_public(what: str, n: int, size: int, key: Key) -> np.ndarray:
-    """`size` of n public rows at random, in their order; `what` they are is for the message.
+    """The sorted indices of `size` of n public rows, chosen at random; `what` names the rows in the message.
 
     >>> len(choose_public("images", 10, 3, keys.root(0)))
     3

@@ -1,9 +1,9 @@
-"""A store: a dataset prepared once, as columns on disk that are mapped into memory and never loaded whole.
+"""A store: a dataset prepared once, as columns on disk that are memory-mapped and never loaded whole.
 
-A store is a directory with one .npy file a column of numbers, one .txt file a column of names, and `store.json`, which lists size and
-SHA-256 of each, where they came from, and the settings they were made with. It is written beside its place, in `<name>.partial`, and
-renamed when it is whole: a half-written one is never read. A `Writer` marks its progress, so that an interrupted preparation goes on
-from there. Deliberately absent: what the columns mean (datasets/ and tasks/).
+A store is a directory with a .npy file for each column of numbers, a .txt file for each column of names, and `store.json`, which has their
+sizes and SHA-256, where the data came from, and the settings of the preparation. It is written to `<name>.partial` and renamed when it is
+complete, so that an incomplete one is never read. A `Writer` saves its progress, from which an interrupted preparation continues.
+Deliberately absent: what the columns mean, which datasets and tasks know.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ def home() -> Path:
 
 
 def locate(name: str | Path) -> Path:
-    """Where the store of this name is, or would be; a path is itself."""
+    """The path of the store of this name, whether it exists or not; a path is returned as it is."""
     return Path(name) if os.sep in str(name) or not re.fullmatch(NAME, str(name)) else home() / str(name)
 
 
 @dataclass(frozen=True, eq=False)
 class Store:
-    """Columns by name, mapped read-only."""
+    """Columns by name, memory-mapped read-only."""
 
     path: Path
-    facts: Mapping[str, Any]  # what was said when it was made: kind, options, sources, notes
+    facts: Mapping[str, Any]  # recorded by the preparation: kind, options, sources, notes
     columns: Mapping[str, Mapping[str, Any]]
-    digest: str  # of the columns' content and the options: equal digests, equal data
+    digest: str  # of the content of the columns and the options: equal digests mean equal data
 
     def __contains__(self, name: str) -> bool:
         return name in self.columns
@@ -69,7 +69,7 @@ class Store:
         rows, *shape = found["shape"]
         header = _header(found["dtype"], shape, rows)
         with files.open_file(place) as file:
-            if file.read(len(header)) != header:  # as it was written, so no parser ever sees another one
+            if file.read(len(header)) != header:  # exactly as it was written, so that no other header is ever parsed
                 hint = f"fedcodist data verify {self.path.name}"
                 raise data_error(str(place), "another header", f"{found['dtype']} {found['shape']}, as in {META}", hint)
             if 0 in found["shape"]:
@@ -97,7 +97,7 @@ class Store:
 
 
 def open_store(name: str | Path, kind: str | None = None) -> Store:
-    """A prepared store by name or path, of this kind if one is given. Cheap: only sizes are compared; `verify` reads everything."""
+    """A prepared store by name or path, of this kind if one is given. Only the sizes of files are checked; `verify` reads everything."""
     path = locate(name)
     if not (path / META).is_file():
         there = stores()
@@ -135,7 +135,7 @@ def stores() -> dict[str, Path]:
 
 
 def verify(store: Store) -> list[str]:
-    """What differs from the digests that were taken when it was made; empty if nothing."""
+    """A line for each column that differs from the digest in `store.json`; empty if there is none."""
     wrong = []
     for name, found in store.columns.items():
         file = store.path / f"{name}.{'txt' if found['dtype'] == 'text' else 'npy'}"
@@ -148,12 +148,12 @@ def verify(store: Store) -> list[str]:
 
 
 def content(columns: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]) -> str:
-    """The digest of what a store holds."""
+    """The digest of a store: of the content of its columns, and of its options."""
     return sealed.digest([{name: found["sha256"] for name, found in columns.items()}, options])
 
 
 class Writer:
-    """A store being made. `plan` is all that its content depends on: with another plan an unfinished one begins anew.
+    """A store in preparation. `plan` is everything that its content depends on: with another plan an unfinished store begins anew.
 
     >>> import tempfile
     >>> place = Path(tempfile.mkdtemp()) / "mine"
@@ -166,7 +166,7 @@ class Writer:
 
     def __init__(self, path: Path, plan: Mapping[str, Any]):
         self.path, self.partial = path, path.with_name(f"{path.name}.partial")
-        self.state: dict[str, Any] = {}  # what the last mark said
+        self.state: dict[str, Any] = {}  # saved by the last mark
         self._plan = sealed.digest(plan)
         self._shapes: dict[str, tuple[str, list[int]]] = {}
         self._files: dict[str, IO[bytes]] = {}
@@ -190,7 +190,7 @@ class Writer:
         self.close()
 
     def close(self) -> None:
-        """Let go of the files; what was marked stays for the next time."""
+        """Close the files and release the lock; what was marked stays for the next time."""
         for file in self._files.values():
             with contextlib.suppress(OSError):
                 file.close()
@@ -200,12 +200,12 @@ class Writer:
             self._lock = -1
 
     def discard(self) -> None:
-        """Leave nothing behind: for a preparation that was refused before anything was worth keeping."""
+        """Remove the unfinished store, if the preparation failed before anything was worth keeping."""
         self.close()
         shutil.rmtree(self.partial, ignore_errors=True)
 
     def append(self, name: str, rows: np.ndarray) -> None:
-        """Rows at the end of a column of numbers; the first ones settle its type and shape."""
+        """Append rows to a column of numbers; the first rows decide its type and shape."""
         shape = (rows.dtype.str, list(rows.shape[1:]))
         with as_storage_error(self.partial / f"{name}.npy"):
             if name not in self._shapes:
@@ -216,13 +216,13 @@ class Writer:
             self._open(name).write(np.ascontiguousarray(rows).data)
 
     def write_text(self, name: str, lines: Iterable[str]) -> None:
-        """Lines at the end of a column of names."""
+        """Append lines to a column of names."""
         self._shapes.setdefault(name, ("text", []))
         with as_storage_error(self.partial / f"{name}.txt"):
             self._open(name).write("".join(f"{line}\n" for line in lines).encode("utf-8"))
 
     def rows(self, name: str) -> np.ndarray:
-        """What a column holds so far, mapped."""
+        """The rows of a column so far, memory-mapped."""
         dtype, shape = self._shapes[name]
         file = self._open(name)
         with as_storage_error(self.partial / f"{name}.npy"):
@@ -232,7 +232,7 @@ class Writer:
         return np.memmap(self.partial / f"{name}.npy", dtype, "r", offset, (count, *shape)) if count else np.empty((0, *shape), dtype)
 
     def read_text(self, name: str) -> list[str]:
-        """What a column of names holds so far."""
+        """The lines of a column of names so far."""
         if name not in self._shapes:
             return []
         with as_storage_error(self.partial / f"{name}.txt"):
@@ -240,14 +240,14 @@ class Writer:
             return (self.partial / f"{name}.txt").read_text("utf-8").split("\n")[:-1]
 
     def scratch(self) -> Path:
-        """A directory for files that are only needed on the way; it goes when the store is finished."""
+        """A directory for temporary files, removed when the store is finished."""
         place = self.partial / SCRATCH
         with as_storage_error(place):
             place.mkdir(exist_ok=True, mode=0o700)
         return place
 
     def drop(self, name: str) -> None:
-        """Remove a column that was only needed on the way."""
+        """Remove a temporary column."""
         file = self._files.pop(name, None)
         if file is not None:
             file.close()
@@ -256,7 +256,7 @@ class Writer:
             (self.partial / f"{name}.{'txt' if dtype == 'text' else 'npy'}").unlink(missing_ok=True)
 
     def mark(self, **state: Any) -> None:
-        """What is written so far is on disk, and `state` says how far that is."""
+        """Sync what is written so far, and save `state`, from which an interrupted preparation continues."""
         sizes = {}
         for name, (dtype, shape) in self._shapes.items():
             file = self._open(name)
@@ -268,7 +268,7 @@ class Writer:
         durable.replace_file(self.partial / PROGRESS, seal({"plan": self._plan, "columns": sizes, "state": self.state}))
 
     def finish(self, **facts: Any) -> Store:
-        """The store, whole, in its place; what was there before is gone only now."""
+        """Complete the store and move it to its place; only then is an earlier store at that place removed."""
         columns = {}
         for name, (dtype, shape) in list(self._shapes.items()):
             count = self._count(name) if dtype != "text" else len(self.read_text(name))
@@ -296,14 +296,14 @@ class Writer:
                 shutil.rmtree(old, ignore_errors=True)
                 self.path.rename(old)
             self.partial.rename(self.path)
-            (self.path / LOCK).unlink(missing_ok=True)  # held until now, or another writer would clear what is being renamed
+            (self.path / LOCK).unlink(missing_ok=True)  # held until now, or another writer could clear what is being renamed
             self.close()
             durable.sync_directory(self.path.parent)
             shutil.rmtree(old, ignore_errors=True)
         return open_store(self.path)
 
     def _resume(self) -> None:
-        """Go back to the last mark of the same plan, or to nothing."""
+        """Return to the last mark of the same plan, or begin with nothing."""
         kept: set[str] = {LOCK}
         try:
             progress = unseal(self.partial / PROGRESS)
@@ -324,7 +324,7 @@ class Writer:
                 with as_storage_error(path):
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
         if PROGRESS not in kept:
-            self.mark()  # what is put into the scratch directory belongs to this plan
+            self.mark()  # so that what the scratch directory will hold belongs to this plan
 
     def _open(self, name: str) -> IO[bytes]:
         if name not in self._files:
@@ -339,14 +339,14 @@ class Writer:
 
 
 def tidy(path: Path) -> None:
-    """Remove what a process that was killed right after its store got its name has left."""
+    """Remove what is left by a process that was killed right after its store was renamed."""
     with as_storage_error(path):
         (path / LOCK).unlink(missing_ok=True)
     shutil.rmtree(path.with_name(f"{path.name}.old"), ignore_errors=True)
 
 
 def check_room(path: Path, needed: int) -> None:
-    """StorageError if the disk has no room for so many bytes."""
+    """StorageError if the disk has no room for `needed` bytes."""
     free, place = durable.free_space(path)
     if free < needed:
         raise StorageError(f"{printable(place)}: {free / 2**20:.0f} MiB free; this needs about {needed / 2**20:.0f} MiB")
@@ -359,7 +359,7 @@ def file_facts(path: Path) -> dict[str, Any]:
 
 
 def _header(dtype: str, shape: list[int], rows: int) -> bytes:
-    """A .npy header whose length does not depend on the number of rows, so that it can be written again at the end."""
+    """A .npy header whose length does not depend on the number of rows, so that it can be overwritten at the end."""
     text = f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': ({rows}, {''.join(f'{n}, ' for n in shape)}), }}"
     room = 64 * math.ceil((10 + len(text) + 25) / 64) if rows == 0 else len(_header(dtype, shape, 0))
     return b"\x93NUMPY\x01\x00" + (room - 10).to_bytes(2, "little") + text.ljust(room - 11).encode() + b"\n"

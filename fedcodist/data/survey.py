@@ -1,7 +1,7 @@
-"""What a task's data look like: how many clients and examples, which labels, how long, and whether any part leaks into another.
+"""Statistics of a task's data: clients, examples, labels, lengths of sentences, and rows that are in more than one part.
 
-Everything is counted from the rows themselves, the way an experiment will see them. Two rows are the same if their contents are; a row of
-the public, held-out or test data that a client also has makes a result say less than it seems to, so it is a finding and not a footnote.
+Everything is counted from the rows themselves, as an experiment will see them. A row of the public, held-out or test data that a client has
+as well weakens every result, so overlaps are a finding and not a footnote.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from fedcodist.task import Task
 from fedcodist.types import Array, Examples
 
 BAR, BINS = 40, 12  # characters of the longest bar; bins of a histogram
-BLOCK = 10_000  # rows looked at at once
+BLOCK = 10_000  # rows in memory at once
 MOST_LABELS = 20  # shown one by one
 
 
 class Survey(NamedTuple):
-    """The counts, ready for a table, bars and a picture."""
+    """The counts, for a table, text and a figure."""
 
     task: str
     rows: list[dict[str, Any]]  # one for each part
@@ -35,11 +35,11 @@ class Survey(NamedTuple):
     notes: tuple[str, ...]
 
 
-Parts = Mapping[str, Callable[[], Iterator[Examples]]]  # the blocks of each part, as often as they are wanted
+Parts = Mapping[str, Callable[[], Iterator[Examples]]]  # {part: a function that iterates over its blocks}
 
 
 def survey(task: Task) -> Survey:
-    """Count everything once; no more than a block of rows is in memory."""
+    """The survey of a task; only one block of rows is in memory at a time."""
     text = isinstance(task.objective, NextToken)
     clients = sizes(task.clients)
     parts: Parts = {
@@ -58,7 +58,7 @@ def survey(task: Task) -> Survey:
 
 
 def survey_public(store: Store) -> Survey:
-    """A store that is no task by itself: public images, or public text."""
+    """The survey of a store that is no task by itself: public images or public text."""
     parts: Parts
     if store.facts["kind"] == "text":
         line, classes = store["public_line"], None
@@ -73,15 +73,15 @@ def survey_public(store: Store) -> Survey:
 def _look(
     parts: Parts, owners: Mapping[str, Any], classes: int | None
 ) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, np.ndarray]]:
-    """A row of counts for each part, the histograms, and the digests; without classes it is text."""
+    """A row of counts for each part, the histograms, and the digests of rows; `classes` is None for text."""
     rows, known, histograms = [], {}, {}
     for name, blocks in parts.items():
         hashes, lengths, labels = [], [], []
         for block in blocks():
             hashes.append(digests(block.x))
             if classes is None:
-                said = np.asarray(block.x)[:, 1:] if block.y is None else np.asarray(block.y)  # the first token is the beginning
-                lengths.append(((said != PAD) & (said != EOS)).sum(1))
+                tokens = np.asarray(block.x)[:, 1:] if block.y is None else np.asarray(block.y)  # without BOS
+                lengths.append(((tokens != PAD) & (tokens != EOS)).sum(1))
             elif block.y is not None:
                 labels.append(np.asarray(block.y))
         known[name] = np.concatenate([*hashes, np.zeros(0, np.uint64)])
@@ -97,8 +97,8 @@ def _look(
     return rows, histograms, known
 
 
-def words(found: Survey) -> str:
-    """The histograms and means for eyes; the parts are a table of their own."""
+def as_text(found: Survey) -> str:
+    """The means, histograms, overlaps and notes as text; the counts of the parts are a table of their own."""
     lines = [", ".join(f"{value:.1f} {name}" for name, value in found.skew.items()) + " of a client, on average"] if found.skew else []
     for title, bins in found.histograms.items():
         most = max((count for _, count in bins), default=0)
@@ -107,7 +107,7 @@ def words(found: Survey) -> str:
         lines += [f"  {name:>{width}} {'#' * round(BAR * count / max(most, 1)):<{BAR}} {count:,}" for name, count in bins]
     lines.append("")
     lines += [f"overlap: {count:,} rows of {later} are also in {earlier}" for later, earlier, count in found.overlaps] or ["overlap: none"]
-    lines += [f"note: {note}" for note in found.notes if not note.endswith(": kept")]  # those are told above
+    lines += [f"note: {note}" for note in found.notes if not note.endswith(": kept")]  # these are the overlaps above
     return "\n".join(lines).lstrip("\n")
 
 
@@ -142,7 +142,7 @@ def _bins(values: np.ndarray) -> list[tuple[str, int]]:
 
 
 def _labels(y: np.ndarray, classes: int) -> list[tuple[str, int]]:
-    """Each label's count; of many labels, how many labels have how many examples."""
+    """The count of each label; for many labels a histogram of these counts."""
     counts = np.bincount(y, minlength=classes)
     if classes <= MOST_LABELS:
         return [(str(label), int(n)) for label, n in enumerate(counts)]

@@ -1,6 +1,6 @@
 """A table of somebody's own columns, from a path or from a Python function: `x`, `y` and whatever else was asked for, as arrays.
 
-A path is read by the reader for what lies there: a .npz file, a directory of .npy files, a Parquet file or a directory of its parts, a data
+The path is read by the reader for its format: a .npz file, a directory of .npy files, a Parquet file or a directory of its parts, a data
 set saved by Hugging Face `datasets`, or a folder of images for each client. What the columns must be is not known here (see `checks`).
 """
 
@@ -30,7 +30,7 @@ class Table(NamedTuple):
 
 
 def read_table(path: str, wanted: set[str], split: str) -> Table:
-    """The wanted columns at a path; where files are splits by their names, these become the column `split`."""
+    """The wanted columns at a path; if the files are named after splits, the column `split` is made from the names."""
     there = files.kind(path)
     if there == "a directory":
         try:

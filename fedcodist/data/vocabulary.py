@@ -1,7 +1,7 @@
-"""The two vocabularies, of whole words and of word pieces: from words to ids.
+"""Vocabularies of whole words and of word pieces: from words to ids.
 
-Ids follow A6: PAD, BOS, EOS, what is known from 3, OOV the last. A vocabulary is fitted once, written to a file and known by the digest of
-what it holds, so that two runs cannot silently speak different ids. Stemming and stop words are deliberately absent.
+Ids follow A6: PAD, BOS, EOS, known words from 3 on, and OOV as the last. A vocabulary is fitted once, written to a file and identified by
+the digest of its content, so that two runs cannot silently use different ids. Stemming and stop words are deliberately absent.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from fedcodist.storage.durable import replace_file
 
 SPECIALS = FIRST + 1  # PAD, BOS, EOS and OOV
 LARGEST_BYTES = 50 * 10**6  # of a vocabulary's file
-MOST_LETTERS = 1_000  # characters that pieces are made of
-MOST_WORDS = 20_000_000  # shown to the trainer of pieces; larger counts are scaled down
-PIECES = "fedcodist word pieces"  # what a file of them says it is
+MOST_LETTERS = 1_000  # different characters in pieces
+MOST_WORDS = 20_000_000  # given to the trainer of pieces; larger counts are scaled down
+PIECES = "fedcodist word pieces"  # the kind in a file of pieces
 UNKNOWN = "[UNK]"  # never in lower-cased text
-CACHED = 2**17  # words whose pieces are remembered
+CACHED = 2**17  # words whose pieces are cached
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Vocabulary:
 
     @classmethod
     def fit(cls, counts: Counter[str], size: int = 10_000) -> Vocabulary:
-        """The `size` most frequent words; of equally frequent ones, those that come first in the alphabet."""
+        """The `size` most frequent words, ties in alphabetical order."""
         _check_fit(counts, size)
         return cls(tuple(sorted(counts, key=lambda word: (-counts[word], word))[:size]))
 
@@ -61,7 +61,7 @@ class Vocabulary:
 
     @property
     def oov(self) -> int:
-        """The id of every other word: the last."""
+        """The id of every unknown word: the last."""
         return self.size - 1
 
     @functools.cached_property
@@ -74,7 +74,7 @@ class Vocabulary:
 
     @property
     def content(self) -> bytes:
-        """What its file holds: a word a line."""
+        """The content of its file: one word per line."""
         return "".join(f"{word}\n" for word in self.words).encode()
 
     @functools.cached_property
@@ -89,7 +89,7 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class WordPieces:
-    """Pieces of words, as BERT has them: `##` marks those that go on a word. The longest that fits is taken, from the left.
+    """Pieces of words, as BERT has them: `##` marks those that continue a word. From the left, the longest piece that fits is taken.
 
     >>> known = WordPieces(("##ing", "##s", "rain"))
     >>> known.encode(["rain", "raining", "snow"]), known.size
@@ -110,7 +110,7 @@ class WordPieces:
 
     @property
     def oov(self) -> int:
-        """The id of every word that cannot be made of pieces: the last."""
+        """The id of every word that cannot be composed of pieces: the last."""
         return self.size - 1
 
     @functools.cached_property
@@ -121,12 +121,12 @@ class WordPieces:
         return functools.lru_cache(CACHED)(lambda word: tuple(token.id for token in model.tokenize(word)))
 
     def encode(self, words: Iterable[str]) -> list[int]:
-        """The ids of the pieces of all words, one after the other."""
+        """The ids of the pieces of all words, concatenated."""
         return list(itertools.chain.from_iterable(map(self._of_word, words)))
 
     @property
     def content(self) -> bytes:
-        """What its file holds."""
+        """The content of its file."""
         return json.dumps({"kind": PIECES, "pieces": self.pieces}, ensure_ascii=False, indent=0).encode() + b"\n"
 
     @functools.cached_property
@@ -140,7 +140,7 @@ class WordPieces:
 
 
 def fit_pieces(counts: Counter[str], size: int = 4_000) -> WordPieces:
-    """At most `size` pieces that write these words shortly: the same for the same counts, in every process."""
+    """At most `size` pieces that spell these words in few pieces; the same counts give the same pieces in every process."""
     _check_fit(counts, size)
     tokenizers = text_library("tokenizers", "word pieces")
     lower: Counter[str] = Counter()
@@ -150,11 +150,11 @@ def fit_pieces(counts: Counter[str], size: int = 4_000) -> WordPieces:
         for letter in word.lower():
             letters[letter] += count
     _check_words("vocabulary", tuple(lower), "word")
-    # At most half of the pieces are single letters (each begins a word or goes on with it).
+    # At most half of the pieces are single letters (each can begin and continue a word).
     known = set(sorted(letters, key=lambda letter: (-letters[letter], letter))[: min(MOST_LETTERS, max(1, size // 4))])
     usable = {word: count for word, count in lower.items() if known.issuperset(word)}
-    # The trainer numbers letters in the random order of a hash table, and of equally frequent pairs it joins the one of the smaller
-    # numbers. Naming all letters before, in order, is what makes two trainings learn the same pieces.
+    # The trainer numbers letters in the random order of a hash table, and breaks ties between pairs by these numbers. Naming all letters
+    # in advance, in order, makes every training learn the same pieces.
     going_on = {f"##{letter}" for word in usable for letter in word[1:]}
     alphabet = [UNKNOWN, *sorted(known), *sorted(going_on)]
     trainer = tokenizers.trainers.WordPieceTrainer(
@@ -167,7 +167,7 @@ def fit_pieces(counts: Counter[str], size: int = 4_000) -> WordPieces:
 
 
 def open_vocabulary(path: str | Path) -> Vocabulary | WordPieces:
-    """A vocabulary from its file: words from .txt, one a line; pieces from .json. Everything that is odd about it is a DataError."""
+    """A vocabulary from its file: words from .txt, one per line, or pieces from .json. Anything malformed is a DataError."""
     kind = Path(path).suffix
     if kind not in (".txt", ".json"):
         raise data_error(str(path), f"a vocabulary named {show(Path(path).name)}", "a .txt file of words or a .json file of word pieces")
@@ -193,7 +193,7 @@ def open_vocabulary(path: str | Path) -> Vocabulary | WordPieces:
 
 
 def line(ids: Sequence[int], length: int) -> np.ndarray:
-    """[length + 1]: BOS, the ids, EOS if there is room, PAD. A model reads all but the last and says all but the first.
+    """[length + 1]: BOS, the ids, EOS if there is room, PAD. A model reads all but the last token and predicts all but the first.
 
     >>> line([7, 8], 4).tolist(), line([7, 8, 9, 7, 8], 4).tolist()
     ([1, 7, 8, 2, 0], [1, 7, 8, 9, 7])
@@ -214,14 +214,14 @@ def lines(rows: Sequence[Sequence[int]], length: int, dtype: Any = np.int32) -> 
         raise data_error("ids", f"{flat.min()} to {flat.max()}", f"0 to {np.iinfo(dtype).max}, the largest {np.dtype(dtype)}")
     table = np.full((len(shown), length + 1), PAD, dtype)
     table[:, 0] = BOS
-    table[:, 1:][np.arange(length) < sizes[:, None]] = flat  # row by row, which is the order of flat
+    table[:, 1:][np.arange(length) < sizes[:, None]] = flat  # a mask is filled row by row, which is the order of `flat`
     short = np.flatnonzero(sizes < length)
     table[short, sizes[short] + 1] = EOS
     return table
 
 
 def _repeated(counts: dict[str, int]) -> Iterator[str]:
-    """Each word as often as it occurs, in texts of bounded size."""
+    """Texts of bounded size in which each word occurs as often as it was counted."""
     scale = min(1.0, MOST_WORDS / max(1, sum(counts.values())))
     for word, count in counts.items():
         left = max(1, round(scale * count))
@@ -242,7 +242,7 @@ def _pieces(path: str, text: str) -> tuple[str, ...]:
 
 
 def _check_words(where: str, words: tuple[Any, ...], what: str) -> None:
-    """DataError unless these can stand one a line in a file and be told apart."""
+    """DataError unless these are different words that can be stored one per line."""
     if not words:
         raise data_error(where, "no words", "at least one")
     seen: dict[str, int] = {}

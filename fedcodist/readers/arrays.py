@@ -1,8 +1,8 @@
 """A .npz file, or a directory of .npy files, as named columns.
 
 Files are data and never code: nothing is unpickled, and what a header claims is compared with the size of the file before anything is
-allocated. Arrays of a directory are mapped, so they may be larger than memory; those of an archive are read. What the columns mean is not
-known here.
+allocated. The arrays of a directory are memory-mapped, so they may be larger than memory; those of an archive are read. What the columns
+mean is not known here.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from fedcodist.settings import show
 COLUMNS = ("x", "y", "client", "domain", "split", "public_x")
 MOST_COLUMNS = 1_000  # of an archive
 ALLOWED = "a .npz file, or a directory of .npy files"
-# What a damaged archive and a damaged header may raise; RuntimeError is an encrypted one.
+# What a damaged archive and a damaged header may raise; an encrypted archive raises RuntimeError.
 DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, OSError, ValueError, OverflowError)
 NO_HEADER = (ValueError, TypeError, SyntaxError, RecursionError, tokenize.TokenError)
 
 
 def read(path: str, names: Collection[str] = COLUMNS) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Those of the named columns that are there, and the names of the columns that were not asked for."""
+    """The named columns, as far as they exist, and the names of all other columns."""
     found = kind(path)
     if found == "a directory" and not path.endswith((".npz", ".npy")):
         try:
@@ -69,7 +69,7 @@ def _member(where: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.n
     check_ratio(where, info.file_size, info.compress_size)
     with archive.open(info) as stream:
         shape, fortran, dtype = _header(where, stream, info.file_size)
-        raw = stream.read()  # to the end, so that the checksum is looked at
+        raw = stream.read()  # to the end, so that the checksum is verified
     flat = np.frombuffer(raw, dtype)
     return _native(flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape))
 
@@ -82,7 +82,7 @@ def _npy(path: str) -> np.ndarray:
 
 
 def _header(where: str, stream: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """(shape, Fortran order, dtype), once they agree with the number of bytes that are there."""
+    """(shape, Fortran order, dtype), after checking them against the number of bytes."""
     try:
         version = np.lib.format.read_magic(stream)
         with warnings.catch_warnings():
@@ -115,13 +115,13 @@ def check_dtype(where: str, dtype: np.dtype) -> None:
 
 
 def check_shape(where: str, shape: tuple[int, ...]) -> None:
-    """DataError if there is nothing in an array of this shape."""
+    """DataError if an array of this shape is empty."""
     if not math.prod(shape):
         raise data_error(where, f"nothing (shape {show(list(shape))})", "at least one row")
 
 
 def _native(array: np.ndarray) -> np.ndarray:
-    """In C order and this machine's byte order; copied only if it is not."""
+    """The array in C order and native byte order; copied only if it is not so already."""
     return np.asarray(array, array.dtype.newbyteorder("="), order="C") if not (array.flags.c_contiguous and array.dtype.isnative) else array
 
 

@@ -1,8 +1,8 @@
-"""CIFAR-10 and CIFAR-100 as their publisher gives them: the binary release, or the python release, from a folder or an archive.
+"""CIFAR-10 and CIFAR-100 as published: the binary release or the Python release, from a directory or an archive.
 
-A record of the binary release is its labels (CIFAR-100: coarse, then fine) and 3,072 bytes of pixels, channel by channel. The python
-release is pickles; each file is compared with the publisher's digest before it is looked into, and then only its data is read (see
-`unpickle`). Deliberately absent: downloading, the names of the labels, and any change of a pixel.
+A record of the binary release is its labels (CIFAR-100: coarse, then fine) and 3,072 bytes of pixels, channel by channel. The Python
+release consists of pickles; the digest of each file is compared with the publisher's before it is opened, and then only its data is read
+(see `unpickle`). Deliberately absent: downloading, the names of the labels, and any change to the pixels.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from fedcodist.readers.files import CHUNK, kind, members, open_file, sniff
 from fedcodist.settings import show
 
 PIXELS = 3 * 32 * 32
-MOST_BYTES = 2**30  # of one file: seven times the largest that was published
-# Of the files as they were published, to recognise them: nobody can make another file with a given digest, md5 or not.
+MOST_BYTES = 2**30  # of one file: seven times the largest published one
+# MD5 of the published files, to recognise them: nobody can make another file with a given digest, not even with MD5.
 PUBLISHED = {
     "cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8",
     "train.bin": "6172c7755cfe09b2fe270c85cebc1b15",
@@ -49,7 +49,7 @@ BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
 
 
 class Labelled(NamedTuple):
-    """The images of one split and what they show."""
+    """The images of one split and their labels."""
 
     x: np.ndarray  # uint8 [rows, 32, 32, 3]
     y: np.ndarray  # uint8 [rows]
@@ -57,12 +57,12 @@ class Labelled(NamedTuple):
 
 
 class _Release(NamedTuple):
-    """One of the two datasets in one of its two forms."""
+    """One of the two data sets in one of its two releases."""
 
     folder: str
     splits: Mapping[str, tuple[str, ...]]  # the files of each split, in order
     binary: bool
-    classes: tuple[int, ...]  # of each label of a record, in order; the last is the label proper
+    classes: tuple[int, ...]  # of each label of a record, in order; the last is the one to predict
     keys: tuple[str, ...]  # the labels' names in a pickle
 
     @property
@@ -85,8 +85,8 @@ def read_cifar100(
 ) -> dict[str, Labelled]:
     """The splits train and test of CIFAR-100.
 
-    `digests` gives the md5 or sha256 of files by their names, instead of the publisher's; a file named there must have it, in either
-    release. `records` gives how many images a split must have; the published ones have 50,000 and 10,000.
+    `digests` maps names of files to the MD5 or SHA-256 that they must have, in either release, instead of the publisher's. `records` maps
+    splits to the number of images that they must have; the published ones have 50,000 and 10,000.
     """
     return _read(path, CIFAR100, digests, records)
 
@@ -99,9 +99,9 @@ def read_cifar10(
 
 
 def sources(path: str | Path) -> list[dict[str, Any]]:
-    """What would be read at this path: {name, bytes, sha256, published} of each file, and of the archive before them.
+    """What would be read at this path: {name, bytes, sha256, published} of each file, preceded by those of the archive, if it is one.
 
-    `published` is true or false where the publisher's digest is known, and None elsewhere.
+    `published` says whether the digest is the publisher's; it is None where that one is not known.
     """
     found: list[dict[str, Any]] = []
     if kind(path) == "a file":
@@ -123,7 +123,7 @@ def _source(name: str, stream: IO[bytes]) -> dict[str, Any]:
 
 
 def _files(path: str | Path, releases: tuple[_Release, ...]) -> Iterator[tuple[_Release, str, IO[bytes]]]:
-    """(release, name, stream) of the files of the first release that is found."""
+    """(release, name, stream) of each file of the first release that is found."""
     if kind(path) == "a directory":
         for release in releases:
             for folder in (Path(path), Path(path) / release.folder):
@@ -150,7 +150,7 @@ def _read(
         data = _bytes(where, stream)
         _check_digest(where, name, data, release, digests)
         parts[name] = _binary(where, data, release) if release.binary else _python(where, data, release)
-        del data  # not to be kept while the next file is read
+        del data  # free the memory before the next file is read
     missing = [name for name in release.files if name not in parts]
     if missing:
         wanted = " or ".join(f"those of {r.folder}" for r in releases) if not parts else f"all files of {release.folder}"
@@ -172,7 +172,7 @@ def _bytes(where: str, stream: IO[bytes]) -> bytearray:
 
 
 def _check_digest(where: str, name: str, data: bytearray, release: _Release, digests: Mapping[str, str] | None) -> None:
-    """DataError unless the file is the one that it should be. Records are only checked on request, pickles always."""
+    """DataError unless the file has the right digest. Binary files are checked on request, pickles always."""
     wanted = (digests or {}).get(name) or (None if release.binary else PUBLISHED.get(name))
     if wanted is None:
         return
@@ -232,7 +232,7 @@ def _labels(where: str, labels: np.ndarray, classes: int) -> np.ndarray:
 
 
 def _images(pixels: np.ndarray) -> np.ndarray:
-    """From a plane for each colour to a colour for each pixel; a copy, so that the file's bytes can go."""
+    """From [channel, row, column] to [row, column, channel]; a copy, so that the bytes of the file can be freed."""
     return np.ascontiguousarray(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
 
 

@@ -1,8 +1,8 @@
 """Tables of columns: Parquet (a file, or a directory of parts) and a data set that Hugging Face `datasets` saved on disk, as arrays.
 
-pyarrow does the reading; `datasets` itself is never imported, so nothing that a data set brings along is run. Lists of equal lengths
-become axes, images are decoded, text stays text. A path inside a file is never followed, a value that is missing is an error that names
-its row, and no more memory is taken than the size of the file can account for. What the columns mean is not known here.
+pyarrow does the reading; `datasets` itself is never imported, so no code that comes with a data set is run. Lists of equal lengths become
+axes, images are decoded, text stays text. A path inside a file is never followed, a missing value is an error that names its row, and no
+more memory is taken than the size of the file can account for. What the columns mean is not known here.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ PART = re.compile(rf"({'|'.join(SPLITS)})-\d+-of-\d+\.parquet")  # as the parts 
 INFO, STATE, DICT = "dataset_info.json", "state.json", "dataset_dict.json"
 MOST_JSON = 64 * 2**20
 BATCH_ROWS, BATCH_BYTES = 1_024, 16 * 2**20
-LONGEST = 256  # characters of a text: a column of text takes the room of its longest for every row
+LONGEST = 256  # characters of a text: in an array every row takes the room of the longest text
 NUMBERS = "numbers, lists of numbers of equal lengths, images or text"
 
 
 class Part(NamedTuple):
-    """One file: its rows by batches, and the split that its name says."""
+    """One file: its rows in batches, and the split that it is named after."""
 
     path: str
     rows: int
@@ -45,15 +45,15 @@ class Part(NamedTuple):
 
 
 def is_saved(path: str | Path) -> bool:
-    """Whether a directory is what `save_to_disk` leaves."""
+    """Whether a directory was written by `save_to_disk`."""
     return any((Path(path) / name).exists() for name in (STATE, DICT))
 
 
 def read(path: str, names: Collection[str] = COLUMNS, split: str = "split") -> tuple[dict[str, np.ndarray], list[str]]:
-    """Those of the named columns that are there, and the names of the columns that were not asked for.
+    """The named columns, as far as they exist, and the names of all other columns.
 
-    Where the files themselves are splits (of a DatasetDict, or Parquet parts named as on the hub) and there is no column `split`, one is
-    made of that name; validation is held_out.
+    Where each file is one split (of a DatasetDict, or of Parquet parts named as on the hub) and there is no column `split`, that column is
+    made from the names; validation becomes held_out.
     """
     with contextlib.ExitStack() as stack:
         found = parts(path, names, stack)
@@ -71,7 +71,7 @@ def read(path: str, names: Collection[str] = COLUMNS, split: str = "split") -> t
 
 
 def parts(path: str, names: Collection[str], stack: contextlib.ExitStack) -> list[Part]:
-    """The files at a path, opened until the stack is left; of their columns only the named ones are read."""
+    """The files at a path, open until the stack is closed; only the named columns are read."""
     found = kind(path)
     if found == "a file":
         return [_parquet(path, names, stack)]
@@ -108,7 +108,7 @@ def _parquet(path: str, names: Collection[str], stack: contextlib.ExitStack, spl
     with _damage(path, "Parquet file"):
         opened = parquet.ParquetFile(file)
         there, rows = list(opened.schema_arrow.names), int(opened.metadata.num_rows)
-        # Not column by column: a footer that is wrong about one ends the process inside the library.
+        # Not column by column: a footer that is wrong about a column would end the process inside the library.
         held = sum(max(0, opened.metadata.row_group(i).total_byte_size) for i in range(opened.metadata.num_row_groups))
     if not 0 <= rows <= RATIO * size or held > max(SMALL_BYTES, RATIO * size):
         raise data_error(path, f"{rows} rows in {size} bytes, more than its size can hold", f"at most {RATIO} times the packed size")
@@ -118,7 +118,7 @@ def _parquet(path: str, names: Collection[str], stack: contextlib.ExitStack, spl
 
 
 def _batches(path: str, opened: Any, names: list[str], most: int, rows: int) -> Iterator[Any]:
-    """The rows of a Parquet file, by batches that are small however much the file unfolds: the first row says how much."""
+    """The rows of a Parquet file in batches of bounded size, estimated from the first row: a small file may hold large rows."""
     for first in opened.iter_batches(1, columns=names, use_threads=False):
         if first.nbytes * rows > most:
             raise data_error(
@@ -130,7 +130,7 @@ def _batches(path: str, opened: Any, names: list[str], most: int, rows: int) -> 
 
 
 def _saved(path: str, names: Collection[str], stack: contextlib.ExitStack, split: str | None) -> list[Part]:
-    """The Arrow streams of one saved data set, mapped."""
+    """The Arrow streams of one saved data set, memory-mapped."""
     arrow: Any = _arrow(path)
     files = _json(Path(path) / STATE, "_data_files")
     parts = []
@@ -150,7 +150,7 @@ def _saved(path: str, names: Collection[str], stack: contextlib.ExitStack, split
             for batch in reader:
                 if len(set(there)) == len(there):
                     batch = batch.select([name for name in there if name in names])
-                batch.validate(full=True)  # offsets that lead out of the file would be followed otherwise
+                batch.validate(full=True)  # otherwise offsets that point out of the file would be followed
                 batches.append(batch)
         parts.append(Part(place, sum(batch.num_rows for batch in batches), size, there, iter(batches), split))
     return parts
@@ -167,13 +167,13 @@ def _json(path: Path, name: str) -> list[Any]:
     found = table.get(name) if isinstance(table, dict) else None
     if not isinstance(found, list) or not all(isinstance(one, str | dict) for one in found):
         raise data_error(str(path), f"{name} = {show(found)}", "a list, as save_to_disk writes it")
-    if table.get("_indices_data_files"):  # type: ignore[union-attr]  # a table, since it has the list
+    if table.get("_indices_data_files"):  # type: ignore[union-attr]  # a dict, since it has the list
         raise data_error(str(path), "rows chosen by an index", "plain rows", "call flatten_indices() before save_to_disk")
     return found
 
 
 def _gather(path: str, parts: list[Part], names: list[str]) -> dict[str, np.ndarray]:
-    """The named columns of all parts, each in one array."""
+    """The named columns, each joined over all parts into one array."""
     rows, size = sum(part.rows for part in parts), sum(part.size for part in parts)
     if not rows:
         raise data_error(path, "no row", "at least one row")
@@ -202,7 +202,7 @@ def _gather(path: str, parts: list[Part], names: list[str]) -> dict[str, np.ndar
 
 
 def _room(where: str, rows: int, values: np.ndarray, most: int, is_image: bool) -> np.ndarray:
-    if is_image:  # which may have shrunk more than numbers can
+    if is_image:  # which may be compressed more than numbers can be
         return room(where, rows, values[0])
     if values.dtype.kind != "U" and rows * values[0].nbytes > most:
         raise data_error(where, f"{rows} rows of {values[0].nbytes} bytes", f"at most {RATIO} times the packed size")
@@ -210,7 +210,7 @@ def _room(where: str, rows: int, values: np.ndarray, most: int, is_image: bool) 
 
 
 def _fit(where: str, column: np.ndarray, values: np.ndarray, row: int) -> np.ndarray:
-    """The column, wide enough for these values; DataError if they are of another shape or kind."""
+    """The column, widened for these values where needed; DataError if they have another shape or kind."""
     if values.shape[1:] != column.shape[1:]:
         raise data_error(where, f"shape {list(values.shape[1:])} in row {row}", f"{list(column.shape[1:])}, as in the rows before")
     if values.dtype.kind == column.dtype.kind == "U":
@@ -245,7 +245,7 @@ def _values(where: str, array: Any, row: int) -> tuple[np.ndarray, bool]:
 
 
 def _nested(where: str, array: Any, row: int, each: int) -> np.ndarray:
-    """Numbers, or lists of equal lengths of them; `each` values stand in one row."""
+    """Numbers, or lists of numbers of equal lengths; one row has `each` values."""
     arrow: Any = _arrow(where)
     types = arrow.types
     _no_nulls(where, array, row, each)
@@ -287,7 +287,7 @@ def _text(where: str, array: Any, row: int) -> np.ndarray:
 
 
 def _decoded(where: str, array: Any, row: int) -> np.ndarray:
-    """A column of codes as what they stand for; each different value is looked at once."""
+    """A dictionary-encoded column as its values; each distinct value is converted once."""
     arrow: Any = _arrow(where)
     _no_nulls(where, array, row, 1)
     codes = array.indices.to_numpy(zero_copy_only=False)
@@ -318,7 +318,7 @@ def _any_of(types: Any, found: Any, *questions: str) -> bool:
 
 @contextlib.contextmanager
 def _damage(path: str, what: str) -> Iterator[None]:
-    """Whatever the library raises over a file's content, the file is what is wrong."""
+    """Whatever the library raises about the content of a file becomes a DataError about the file."""
     try:
         yield
     except DataError:

@@ -1,8 +1,8 @@
-"""FedJAX's SQLite files: a row a client, whose examples are packed together as zlib of msgpack of arrays.
+"""FedJAX's SQLite files: one row per client, with all its examples as arrays in msgpack, compressed by zlib.
 
-The table is `federated_data` with client_id, data and num_examples; a split is a file. Arrays are msgpack's extension 1, [shape, name of
-the dtype, bytes], and arrays of strings its extension 4, [shape, strings]; nothing else is read, and no shape is believed before it is
-compared with the bytes. Sizes stand behind the data in each row, so listing the clients of a large file walks through it once.
+The table is `federated_data` with client_id, data and num_examples; each split is a file of its own. Arrays are msgpack's extension 1,
+[shape, name of the dtype, bytes], and arrays of strings its extension 4, [shape, strings]; nothing else is read, and every shape is checked
+against the bytes. In each row the number of examples comes after the data, so listing the clients of a large file scans it once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedcodist.settings import show
 
 TABLE = {"federated_data": ("client_id", "data", "num_examples")}
 MOST_CLIENT, MOST_FEATURES, MOST_AXES = 2**30, 1_000, 16
-ARRAY, STRINGS = 1, 4  # the extensions
+ARRAY, STRINGS = 1, 4  # codes of msgpack extensions
 DTYPES = {
     name.encode(): np.dtype(name).newbyteorder("<")
     for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
@@ -56,7 +56,7 @@ class _Packed:
 
     def __init__(self, path: Path, quick_check: bool):
         self.database = Database(path, TABLE, quick_check)
-        self._clients: dict[str, tuple[int, int]] | None = None  # its row and its number of examples
+        self._clients: dict[str, tuple[int, int]] | None = None  # {client: (rowid, number of examples)}
 
     def __enter__(self) -> _Packed:
         return self
@@ -93,7 +93,7 @@ class _Packed:
 
 
 def unpack(where: str, data: Any, examples: int) -> dict[str, Column]:
-    """The columns in one client's data, if each has a row for each example."""
+    """The columns of one client's data; DataError unless each has one row per example."""
     if not isinstance(data, bytes):
         raise data_error(where, f"a value of type {type(data).__name__}", "packed bytes")
     most = min(MOST_CLIENT, max(SMALL_BYTES, RATIO * len(data)))

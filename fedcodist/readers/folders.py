@@ -1,8 +1,8 @@
 """A folder of images for each client, and the decoding of one image.
 
 `root/<client>/<label>/<file>`, or `root/<client>/<file>` with a `labels.csv` at the root (`file,label` and perhaps `domain,split`), or
-`root/<label>/<file>` for images without clients. Only PNG and JPEG are opened, by Pillow, and never before the header's size was looked
-at; a link that leads out of the root is refused, and every image has the same shape: nothing is resized or rotated here.
+`root/<label>/<file>` for images without clients. Only PNG and JPEG are decoded, by Pillow, and only after the size in the header was
+checked; a link that leads out of the root is refused. All images must have the same shape: nothing is resized or rotated here.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ MOST_BYTES = 16 * 2**30  # of all images once decoded
 MOST_FILE_BYTES = 256 * 2**20  # of one image, and of labels.csv
 SUFFIXES = (".png", ".jpg", ".jpeg")
 STARTS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
-GREY, COLOUR = ("1", "L", "LA"), ("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr")  # modes that lose nothing but alpha as L and as RGB
+GREY, COLOUR = (
+    ("1", "L", "LA"),
+    ("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr"),
+)  # modes that convert to L and to RGB without losing anything but alpha
 LABELS = "labels.csv"
 LAYOUT = f"root/<client>/<label>/<file>, or root/<client>/<file> and {LABELS}"
 
 
 class Folder(NamedTuple):
-    """The columns of a folder, what its labels are called in their order, and how many clients had no image."""
+    """The columns of a folder, the names of its labels in order, and the number of clients without images."""
 
     columns: dict[str, np.ndarray]
     labels: list[str]
@@ -41,13 +44,13 @@ class Folder(NamedTuple):
 
 
 class _Found(NamedTuple):
-    path: str  # from the root
+    path: str  # relative to the root
     client: str
     label: str
 
 
 def read(root: str) -> Folder:
-    """x [rows, height, width, channels] bytes, y and, as far as they are there, client, domain and split: rows by path."""
+    """x [rows, height, width, channels] uint8, y and, where known, client, domain and split; rows in the order of paths."""
     found, empty = _walk(root)
     table = _table(root)
     if not found:
@@ -71,7 +74,7 @@ def read(root: str) -> Folder:
 
 
 def numbered(labels: Sequence[str]) -> tuple[list[str], np.ndarray]:
-    """Names of labels, sorted, and each row's index among them; labels that are all whole numbers mean themselves.
+    """The sorted names of labels and the index of each row's label; if all names are whole numbers, they are the labels themselves.
 
     >>> numbered(["dog", "cat", "dog"])[1].tolist(), numbered(["3", "1"])[1].tolist()
     ([1, 0, 1], [3, 1])
@@ -86,7 +89,7 @@ def numbered(labels: Sequence[str]) -> tuple[list[str], np.ndarray]:
 
 
 def images(root: str, paths: Sequence[str]) -> np.ndarray:
-    """The images at these paths in one array, if they have one shape."""
+    """The images at these paths in one array; DataError unless they have the same shape."""
     x = np.empty(0)
     for i, path in enumerate(paths):
         where = str(Path(root) / path)
@@ -104,7 +107,7 @@ def images(root: str, paths: Sequence[str]) -> np.ndarray:
 
 
 def room(where: str, rows: int, one: np.ndarray) -> np.ndarray:
-    """An array for so many images like this one, if it may be that large."""
+    """An empty array for this many images like `one`; DataError if it would be too large."""
     if rows * one.nbytes > MOST_BYTES:
         raise data_error(
             where, f"{rows} images of {one.nbytes} bytes", f"at most {MOST_BYTES} bytes", "save them as a directory of .npy files"
@@ -113,7 +116,7 @@ def room(where: str, rows: int, one: np.ndarray) -> np.ndarray:
 
 
 def image(where: str, raw: bytes) -> np.ndarray:
-    """One PNG or JPEG as bytes [height, width, 1 or 3]; alpha is dropped."""
+    """One PNG or JPEG as uint8 [height, width, 1 or 3]; alpha is dropped."""
     if not raw.startswith(STARTS):
         raise data_error(where, sniff(raw[:16]), "a PNG or JPEG image")
     if len(raw) > MOST_FILE_BYTES:
@@ -121,7 +124,7 @@ def image(where: str, raw: bytes) -> np.ndarray:
     pillow = library("PIL.Image", where, "an image")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow warns of large images; the line below refuses them
+            warnings.simplefilter("ignore")  # Pillow warns of large images; they are refused below
             with pillow.open(io.BytesIO(raw), formats=("PNG", "JPEG")) as opened:
                 width, height = opened.size
                 if width * height > MOST_PIXELS:
@@ -131,9 +134,9 @@ def image(where: str, raw: bytes) -> np.ndarray:
                 pixels = np.asarray(opened.convert("L" if opened.mode in GREY else "RGB"))
     except DataError:
         raise
-    except pillow.DecompressionBombError as error:  # so large that Pillow does not say how large
+    except pillow.DecompressionBombError as error:  # so large that Pillow does not give the size
         raise data_error(where, "an image of far too many pixels", f"at most {MOST_PIXELS} pixels") from error
-    except Exception as error:  # whatever a decoder raises, it is the image that is wrong
+    except Exception as error:  # whatever a decoder raises, the image is to blame
         raise data_error(
             where, f"an image that is truncated or damaged ({str(error)[:80] or type(error).__name__})", "a whole image"
         ) from error
@@ -141,7 +144,7 @@ def image(where: str, raw: bytes) -> np.ndarray:
 
 
 def _walk(root: str) -> tuple[list[_Found], int]:
-    """Every image under a root in the order of paths, and the number of folders without one."""
+    """All images under a root in the order of paths, and the number of folders without images."""
     inside, found, empty = os.path.realpath(root), [], 0
     for top in _names(root, root, inside):
         if top == LABELS:
@@ -162,7 +165,7 @@ def _walk(root: str) -> tuple[list[_Found], int]:
 
 
 def _names(root: str, place: str, inside: str) -> list[str]:
-    """What is in a folder, sorted, without what is hidden; nothing may lead out of the root."""
+    """The sorted names in a folder, without hidden ones; DataError for a link that leads out of the root."""
     try:
         with os.scandir(place) as entries:
             there = sorted((entry.name, entry.is_symlink()) for entry in entries if not entry.name.startswith("."))
@@ -183,7 +186,7 @@ def _image_name(root: str, path: Path) -> str:
 
 
 def _table(root: str) -> list[dict[str, str]] | None:
-    """The rows of labels.csv, or None if there is none."""
+    """The rows of labels.csv, or None if there is no such file."""
     place = Path(root) / LABELS
     if kind(place) == "nothing at this path":
         return None
@@ -206,7 +209,7 @@ def _table(root: str) -> list[dict[str, str]] | None:
 
 
 def _match(root: str, table: list[dict[str, str]], found: list[_Found]) -> list[dict[str, str]]:
-    """The row of every image: each file once, none without a file, no file without a row."""
+    """The row of labels.csv for each image; DataError unless files and rows match one to one."""
     place, paths = str(Path(root) / LABELS), {one.path for one in found}
     known: dict[str, dict[str, str]] = {}
     for line, row in enumerate(table, 2):

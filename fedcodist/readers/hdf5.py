@@ -1,8 +1,8 @@
-"""HDF5 files with a group for each client, `examples/<client>/<feature>`: who is there, and the columns of one client.
+"""HDF5 files with a group for each client, `examples/<client>/<feature>`: the clients, and the columns of one client.
 
-A file may point out of itself, at other files or at code that unpacks its chunks, and may claim any shape; so links, external and virtual
-datasets, unknown filters and claims that the file's size cannot explain are refused before anything is read. What the library beneath
-makes of a damaged file is not in our hands, so this runs in a process of its own (see `hdf5_process`); `serve` is that process.
+An HDF5 file may refer to other files and to code that decompresses its chunks, and may claim any shape; so links, external and virtual
+datasets, unknown filters and shapes that the size of the file cannot explain are refused before anything is read. A damaged file may still
+crash the library, so all this runs in a process of its own (see `hdf5_process`); `serve` is its main loop.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedcodist.settings import show
 
 FILTERS = {1: "gzip", 2: "shuffle", 3: "checksum", 32000: "lzf"}
 MOST_CLIENT, MOST_FEATURES = 2**30, 1_000
-SECONDS, BYTES_A_SECOND, MEMORY = 3, 10**6, 3 * 2**30  # of processor time for one question, and of address space
+SECONDS, BYTES_A_SECOND, MEMORY = 3, 10**6, 3 * 2**30  # processor time for one question, and bytes of address space
 BLOCK = 64  # strings read at once: each may claim to be as long as the file
 # What the library raises when a file is damaged.
 BROKEN = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, OverflowError, MemoryError, UnicodeError)
@@ -58,12 +58,12 @@ class Groups:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file; a second time does nothing."""
-        self.examples: Any = None  # else it would keep the file open
+        """Close the file; a second call does nothing."""
+        self.examples: Any = None  # a reference would keep the file open
         self.file.close()
 
     def clients(self) -> dict[str, int]:
-        """{client: number of examples}, sorted; of each client only the shape of one feature is looked at."""
+        """{client: number of examples}, sorted; for each client only the shape of one feature is read."""
         if self._clients is None:
             found: dict[str, int] = {}
             first: bytes | None = None
@@ -71,13 +71,13 @@ class Groups:
                 client = client_name(self.path, raw)
                 group = self._inside(self.examples, raw, self.h5py.h5g.GroupID, client)
                 if first is None or not group.links.exists(first):
-                    first = next(iter(self._names(group, 1)), None)  # mostly the same in all groups, and slow to ask for
+                    first = next(iter(self._names(group, 1)), None)  # usually the same in all groups, and slow to look up
                 found[client] = 0 if first is None else self._rows(self._inside(group, first, self.h5py.h5d.DatasetID, client), client)
             self._clients = dict(sorted(found.items()))
         return dict(self._clients)
 
     def read(self, client: str) -> dict[str, np.ndarray | list[bytes]]:
-        """The columns of one client, all with as many rows."""
+        """The columns of one client, all with the same number of rows."""
         where = f"{self.path}: client {client}"
         group = self._inside(self.examples, client_name(self.path, client).encode("utf-8", "replace"), self.h5py.h5g.GroupID, client)
         columns: dict[str, np.ndarray | list[bytes]] = {}
@@ -107,10 +107,10 @@ class Groups:
             raise self._broken(error) from error
 
     def _inside(self, group: Any, name: bytes, kind: type, client: str) -> Any:
-        """What is in a group by this name, if it is really in this file and of this kind."""
+        """The member of a group with this name; DataError unless it lies in this file and is of this kind."""
         where = f"{self.path}: client {client}" if client else self.path
         try:
-            if not group.links.exists(name):  # which, unlike `in`, does not follow it
+            if not group.links.exists(name):  # unlike `in`, this does not follow links
                 raise data_error(where, f"no group {show(name.decode('utf-8', 'replace'))}", "examples/<client>/<feature>")
             if group.links.get_info(name).type != self.h5py.h5l.TYPE_HARD:
                 raise data_error(where, f"a link {show(name)}", "data in this file")
@@ -135,7 +135,7 @@ class Groups:
         return shape[0]
 
     def _column(self, where: str, found: Any, most: int) -> tuple[np.ndarray | list[bytes], int]:
-        """The values of a dataset and how many bytes they are, at most `most`."""
+        """The values of a dataset, and their size in bytes, which is at most `most`."""
         h5py = self.h5py
         try:
             dataset = h5py.Dataset(found)
@@ -150,7 +150,7 @@ class Groups:
                 raise data_error(where, f"{dtype} {show(shape)}", "numbers [n, ...] or strings [n]")
             size = math.prod(shape) * dtype.itemsize
             chunk = math.prod(dataset.chunks or (1,)) * dtype.itemsize
-            # A chunk may be larger than the data, but not without end; data that nothing is stored for would be invented.
+            # A chunk may be larger than the data, within bounds. Without stored bytes the library would make up the data from a fill value.
             if size > most or chunk > self.most or (size and not found.get_storage_size()):
                 raise data_error(where, f"{show(shape)} of {dtype} in {found.get_storage_size()} bytes", f"what {self.size} bytes can hold")
             if not texts:
@@ -176,7 +176,7 @@ class Groups:
 
 
 def serve(path: str) -> None:
-    """Answer questions about a file, a line of JSON each, until there are no more."""
+    """Answer questions about a file, one line of JSON each, until the input ends."""
     import resource
 
     said, groups = sys.stdout.buffer, None

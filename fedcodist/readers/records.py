@@ -1,4 +1,4 @@
-"""From the fields of one row of a file to a record: client, domain, date, split, tokens and text, wherever the file has them."""
+"""Records: the client, domain, date, split, tokens and text of one row, picked from the columns of a file."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from fedcodist.readers.libraries import library
 from fedcodist.readers.lines import Place, Trouble, mended
 from fedcodist.settings import nearest, show
 
-ABSENT = ("", None)  # appended to the fields of a row: what a column that is not there gives, as a name and as text
+ABSENT = ("", None)  # appended to the fields of a row: the values of missing columns, of a name and of a text
 Record = tuple[str, str, str, str, str | None, str | None]  # client, domain, date, split, tokens, text
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The names of the columns in a file. None: not there; client "": every row's client is "".
+    """The names of the columns in a file; None for one that is not read. With client = "", every row's client is "".
 
-    `type`, `date` and `split` may be missing from a file; any other name that is given has to be there.
+    The columns `type`, `date` and `split` are optional under these names; any other name must be in the file.
     """
 
     client: str = "client"
@@ -35,7 +35,7 @@ USUAL = Columns()
 
 
 def header_of(place: Place, records: Iterator[Any]) -> Any:
-    """The header, which has to be right whatever `errors` says."""
+    """The header, which must be right whatever the setting of `errors`."""
     header = next(records, None)
     if not header:
         raise data_error(
@@ -47,17 +47,17 @@ def header_of(place: Place, records: Iterator[Any]) -> Any:
 
 
 def _order(columns: Columns) -> tuple[str | None, ...]:
-    """The names in the order of a record."""
+    """The names of the columns in the order of a record."""
     return columns.client, columns.domain, columns.date, columns.split, columns.tokens, columns.text
 
 
 def fields_by_name(columns: Columns) -> dict[str, str]:
-    """{name in the file: field} of the columns that were asked for."""
+    """{name in the file: field of Columns} of all columns that are read."""
     return {name: field.name for field in fields(columns) if (name := getattr(columns, field.name))}
 
 
 def picker(place: Place, header: list[str], columns: Columns) -> Callable[[Any], Record]:
-    """What takes a record out of the fields of a row with ABSENT behind them; DataError if a column is missing or there twice."""
+    """A function from the fields of a row, with ABSENT appended, to a record; DataError for a missing or repeated column."""
     found = ", ".join(show(name)[1:-1] for name in header[:30]) + (", ..." if len(header) > 30 else "")
     optional = {"domain", "date", "split"}
     for name, field in fields_by_name(columns).items():
@@ -76,7 +76,7 @@ def picker(place: Place, header: list[str], columns: Columns) -> Callable[[Any],
 
 
 def object_record(found: dict[str, Any], columns: Columns, place: Place) -> Record | Trouble:
-    """A record from a JSON object. A missing or null name is ""; a missing text is trouble, for else a wrong column would go unseen."""
+    """A record from a JSON object. A missing or null name is ""; missing text is a Trouble, or a wrong column would go unnoticed."""
     names = []
     for name in _order(columns)[:4]:
         value = found.get(name) if name else None
@@ -94,7 +94,7 @@ def object_record(found: dict[str, Any], columns: Columns, place: Place) -> Reco
 
 
 def arrow_rows(place: Place, batches: Iterable[Any], wanted: list[str], names: list[str]) -> Iterator[list[str] | Trouble]:
-    """The fields of each row in the places that they have in the file."""
+    """The fields of each row, in the order of the columns of the file; fields that are not wanted stay empty."""
     arrow = library("pyarrow", place.path, "a Parquet file")
     at = [names.index(name) for name in wanted]
     for batch in batches:
@@ -113,7 +113,7 @@ def arrow_rows(place: Place, batches: Iterable[Any], wanted: list[str], names: l
 
 
 def _column(place: Place, arrow: Any, name: str, column: Any) -> list[str | bytes | None]:
-    """Strings; or bytes, where a batch has some that are no UTF-8."""
+    """The values as strings, or as bytes if any in the batch is not UTF-8."""
     types = arrow.types
     given = column.type.value_type if types.is_dictionary(column.type) else column.type
     if types.is_binary(given) or types.is_large_binary(given):

@@ -1,9 +1,9 @@
-"""Rows of text from what people have: TSV, CSV and JSONL (plain, .gz or .xz) and Parquet, one file or a directory of them, or a data set
-saved by Hugging Face `datasets`, as one stream.
+"""Rows of text as one stream, from TSV, CSV, JSONL (plain, .gz or .xz) or Parquet, a file or a directory of them, or from a data set saved
+by Hugging Face `datasets`.
 
-Every row of a file is words that are already apart (`tokens`) or prose (`text`) that is divided into sentences here. Nothing is held but
-the row at hand, or a batch of a Parquet file. What is wrong with a row stops the reading, leaves the row out or is replaced, as `errors`
-says, and is counted. Schemas, types of columns and joins of several files are deliberately absent.
+Each row of a file has words separated by spaces (`tokens`) or prose (`text`), which is divided into sentences here. Only the current row
+is in memory, or a batch of a Parquet file. A row that is wrong stops the reading, is left out or is repaired, as `errors` says, and is
+counted. Schemas, types of columns and joins of several files are deliberately absent.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ LONGEST_NAME = 200  # characters of a client's, domain's or split's name
 BATCH = 1_000  # rows of a Parquet file in memory
 FORMATS = {".tsv": "TSV", ".csv": "CSV", ".jsonl": "JSONL", ".json": "JSONL", ".ndjson": "JSONL", ".parquet": "Parquet"}
 PACKED = (".gz", ".xz", ".lzma")
-NO_WORDS = "no words"  # the reason under which such rows are always left out
-# What a damaged Parquet file may raise; pyarrow's own errors are kinds of these.
+NO_WORDS = "no words"  # the reason under which rows without words are counted; they are always left out
+# What a damaged Parquet file may raise; pyarrow's own errors are subclasses of these.
 _DAMAGED = (ValueError, OSError, KeyError, NotImplementedError, MemoryError)
 
 Errors = Literal["replace", "skip", "fail"]
-Speak = Callable[[str], Iterable[Sequence[str]]]  # from prose to the words of its sentences
+ToSentences = Callable[[str], Iterable[Sequence[str]]]  # from prose to sentences of words
 
 
 class Row(NamedTuple):
-    """A sentence, and whose it is; "" where the file does not say."""
+    """A sentence and where it comes from; "" where the file does not say."""
 
     client: str
     domain: str
@@ -61,15 +61,20 @@ class Row(NamedTuple):
 
 
 class Rows(Iterator[Row]):
-    """The rows of a path, once. `done` is the number of file rows that are wholly given: `start=done` goes on where this stopped, and
-    neither repeats nor loses a sentence if this stopped when `whole` was true: prose may give several sentences for one row."""
+    """The rows at a path, to be iterated over once.
 
-    def __init__(self, path: str | Path, columns: Columns, errors: Errors, counts: Counter[str] | None, start: int, speak: Speak):
+    `done` is the number of rows of the files that have been given completely, so that `start=done` continues from there. One row of prose
+    may give several sentences; while `whole` is false, some of them are still to come, and continuing would repeat the others.
+    """
+
+    def __init__(
+        self, path: str | Path, columns: Columns, errors: Errors, counts: Counter[str] | None, start: int, to_sentences: ToSentences
+    ):
         if errors not in ("replace", "skip", "fail"):
             raise data_error("errors", show(errors), "replace, skip or fail")
         if start < 0:
             raise data_error("start", str(start), "0 or more")
-        self.path, self.columns, self.errors, self.start, self.speak = str(path), columns, errors, start, speak
+        self.path, self.columns, self.errors, self.start, self.to_sentences = str(path), columns, errors, start, to_sentences
         self.counts: Counter[str] = Counter() if counts is None else counts
         self.done, self.whole = 0, True
         self.files = _files(self.path)
@@ -93,7 +98,7 @@ class Rows(Iterator[Row]):
             raise data_error(self.path, f"{self.done} rows", f"at least {self.start}, to go on after them")
 
     def _rows_of(self, place: Place, records: Iterator[Record | Trouble]) -> Iterator[Row]:
-        """The rows of one file. This loop is the whole cost of reading tokens, so it is written flat."""
+        """The rows of one file. Reading tokens spends its time in this loop, so it is written for speed."""
         with_clients, counts = self.columns.client != "", self.counts
         for record in records:
             self.done += 1
@@ -122,19 +127,19 @@ class Rows(Iterator[Row]):
                 else:
                     counts[NO_WORDS] += 1
                 continue
-            spoken = [tuple(sentence) for sentence in self.speak(text or "") if sentence]
-            if not spoken:
+            several = [tuple(sentence) for sentence in self.to_sentences(text or "") if sentence]
+            if not several:
                 counts[NO_WORDS] += 1
                 continue
-            # A row of several sentences is done with its last one: to go on before that repeats the others, and loses none.
+            # A row is done with its last sentence: continuing before that repeats the others, and loses none.
             self.done, self.whole = self.done - 1, False
-            for sentence in spoken[:-1]:
+            for sentence in several[:-1]:
                 yield Row(client, domain, date, split, sentence)
             self.done, self.whole = self.done + 1, True
-            yield Row(client, domain, date, split, spoken[-1])
+            yield Row(client, domain, date, split, several[-1])
 
     def _replaced(self, place: Place, trouble: Trouble) -> bool:
-        """Whether to go on with a row that could be mended."""
+        """Count a row that could be repaired; whether it is to be used."""
         self._leave_out(place, trouble)
         return self.errors == "replace"
 
@@ -144,7 +149,7 @@ class Rows(Iterator[Row]):
             raise data_error(str(place), trouble.got, trouble.allowed, "errors = skip leaves such rows out")
         self.counts[trouble.reason] += 1
 
-    # Each reader first passes over what is done already, then gives a record or a trouble for each row of its file.
+    # Each of these readers skips what is done already, then gives a record or a Trouble for each row of its file.
 
     def _tsv(self, place: Place) -> Iterator[Any]:
         with text_of(place) as stream:
@@ -161,7 +166,7 @@ class Rows(Iterator[Row]):
                     yield wrong_width(found, width) if line.strip() else EMPTY
 
     def _csv(self, place: Place) -> Iterator[Any]:
-        # Python has one limit for all readers of a process; it is only ever raised here.
+        # The limit belongs to the whole process, so it is only ever increased.
         csv.field_size_limit(max(csv.field_size_limit(), LONGEST))
         with text_of(place) as stream:
             records = csv_records(csv.reader(lines_of(stream, place), strict=True))
@@ -212,9 +217,9 @@ class Rows(Iterator[Row]):
                 take = picker(place, names, self.columns)
                 wanted = [name for name in names if name in fields_by_name(self.columns)]
                 groups = [opened.metadata.row_group(i) for i in range(opened.metadata.num_row_groups)]
-                # Of whole groups: to ask a damaged one for its columns ends the process, since pyarrow does not catch what is thrown there.
+                # By row group, not by column: asking a damaged file for columns ends the process, as pyarrow leaves an exception uncaught.
                 check_ratio(place.path, sum(group.total_byte_size for group in groups), os.fstat(file.fileno()).st_size)
-                first = 0  # the row group to begin with; those before it are never read
+                first = 0  # the first row group to read
                 while first < len(groups) and self.done + groups[first].num_rows <= self.start:
                     self.done += groups[first].num_rows
                     place.at += groups[first].num_rows
@@ -235,24 +240,26 @@ class Rows(Iterator[Row]):
         names, split = set(fields_by_name(self.columns)), self.columns.split
         with ExitStack() as stack:
             for part in parts(place.path, names, stack):
-                told = [part.split] if part.split and split and split not in part.names else []  # by the name of its directory
-                take = picker(place, [*part.names, *([split] if told else [])], self.columns)  # type: ignore[list-item]
+                named = (
+                    [part.split] if part.split and split and split not in part.names else []
+                )  # the split that its directory is named after
+                take = picker(place, [*part.names, *([split] if named else [])], self.columns)  # type: ignore[list-item]
                 rows = arrow_rows(place, part.batches, [name for name in part.names if name in names], part.names)
                 gone = sum(1 for _ in islice(rows, max(0, self.start - self.done)))
                 self.done, place.at, place.trouble = self.done + gone, place.at + gone, None
                 for found in rows:
                     place.at += 1
-                    yield found if isinstance(found, Trouble) else take([*found, *told, *ABSENT])
+                    yield found if isinstance(found, Trouble) else take([*found, *named, *ABSENT])
 
     def _skip(self, stream: IO[bytes], place: Place) -> None:
-        """Pass over the lines that are already done, without looking at them."""
+        """Skip the lines that are already done, without parsing them."""
         inside = False
         while self.done < self.start and (raw := stream.readline(CHUNK)):
             inside = not raw.endswith(b"\n")
             if not inside:
                 self.done += 1
                 place.at += 1
-        if inside:  # the last line of a file needs no end
+        if inside:  # the last line of a file may lack a line break
             self.done += 1
             place.at += 1
 
@@ -269,21 +276,21 @@ _READERS: dict[str, Callable[[Rows, Place], Any]] = {
 def read_rows(
     path: str | Path, columns: Columns = USUAL, errors: Errors = "fail", counts: Counter[str] | None = None, start: int = 0
 ) -> Rows:
-    """The rows of a file or of a directory of files (by name), after the first `start` rows of the files.
+    """The rows of a file, or of the files of a directory in the order of their names, after the first `start` rows.
 
-    Where a row is wrong, `errors` says what happens: "fail" is a DataError; "skip" leaves the row out; "replace" puts U+FFFD for what
-    cannot be read, cuts what is too long, and leaves out what cannot be mended. `counts` says how many rows, by reason.
+    `errors` says what happens to a row that is wrong: "fail" raises DataError; "skip" leaves the row out; "replace" puts U+FFFD for what
+    cannot be read, cuts off what is too long, and leaves out what cannot be repaired. `counts` counts these rows by reason.
     """
     return Rows(path, columns, errors, counts, start, lambda text: map(sentences.tokenize, sentences.sentences(text)))
 
 
 def _files(path: str) -> list[tuple[str, str]]:
-    """(path, format) of each file; those of a directory that are hidden, or of no known format, are not rows."""
+    """(path, format) of each file; hidden files of a directory, and those of an unknown format, are ignored."""
     known = ", ".join(FORMATS)
     if kind(path) != "a directory":
         form = _format(path)
         if form is None:
-            open_file(path).close()  # what is no file at all says so first
+            open_file(path).close()  # something that is not a file gets its own message
             raise data_error(path, f"a name that ends with {show(Path(path).suffix)}", f"{known}, also with {', '.join(PACKED)}")
         return [(path, form)]
     if is_saved(path):
@@ -303,4 +310,4 @@ def _format(path: str) -> str | None:
     name = Path(path)
     packed = name.suffix in PACKED
     form = FORMATS.get(name.with_suffix("").suffix if packed else name.suffix)
-    return None if packed and form == "Parquet" else form  # it is packed inside
+    return None if packed and form == "Parquet" else form  # Parquet is compressed inside

@@ -1,8 +1,8 @@
-"""SQLite files of strangers: opened read-only and unchanging, looked at with fixed questions about tables that were checked first.
+"""Untrusted SQLite files: opened read-only and immutable, and read by fixed queries on tables that were checked first.
 
-A database is a program too: views, triggers and virtual tables run when they are asked, so a file with any of them is refused, nothing but
-reading the named tables is permitted, and a question ends after as many steps as the size of the file can explain. Deliberately absent:
-writing, waiting for a lock, and a write-ahead log (a file that still has one is refused, for its newest rows would be missing).
+A database can contain code: views, triggers and virtual tables run when they are queried. So a file with any of them is refused, only
+reading the named tables is permitted, and a query may take no more steps than the size of the file can explain. Deliberately absent:
+writing, waiting for a lock, and a write-ahead log (a file that still has one is refused, as its newest rows would be missing).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedcodist.settings import show
 
 LONGEST_ID = 200  # characters of a client's name
 MOST_BLOB = 2**30
-STEPS, STEPS_PER_BYTE = 50_000_000, 8  # of SQLite's machine for one question: what a scan of the whole file takes, and much to spare
+STEPS, STEPS_PER_BYTE = 50_000_000, 8  # of SQLite's virtual machine for one query: a scan of the whole file, with a wide margin
 CHECK_EVERY = 100_000
 TRICKS = "type IN ('view', 'trigger') OR sql LIKE 'create virtual%' OR sql LIKE 'create view%' OR sql LIKE 'create trigger%'"
 
@@ -29,7 +29,7 @@ class Database:
     """One file, for one thread; a context manager."""
 
     def __init__(self, path: str | Path, tables: Mapping[str, Iterable[str]], quick_check: bool = False):
-        """Open the file if it has these tables with these columns; `quick_check` reads it all through first."""
+        """Open the file; DataError unless it has these tables with these columns. `quick_check` verifies the whole file first."""
         self.path, self.tables = str(path), {table: tuple(columns) for table, columns in tables.items()}
         with open_file(path, "an SQLite file") as file:
             check_magic(path, file, (SQLITE,), "an SQLite file")
@@ -58,11 +58,11 @@ class Database:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file; a second time does nothing."""
+        """Close the file; a second call does nothing."""
         self.connection.close()
 
     def rows(self, question: str, values: Iterable[Any] = ()) -> Iterator[tuple[Any, ...]]:
-        """The answer, row by row; text comes as bytes."""
+        """The rows of a query's result; text is given as bytes."""
         self.left = STEPS + STEPS_PER_BYTE * self.size
         try:
             yield from self.connection.execute(question, tuple(values))
@@ -70,7 +70,7 @@ class Database:
             raise self._broken(error) from error
 
     def indexed(self, table: str, *columns: str) -> bool:
-        """Whether an index begins with these columns, in any order."""
+        """Whether the table has an index that begins with these columns, in any order."""
         self.connection.set_authorizer(None)
         try:
             names = [row[1].decode("utf-8", "replace") for row in self.rows("SELECT 0, name FROM pragma_index_list(?)", [table])]
@@ -81,10 +81,10 @@ class Database:
 
     def _set_up(self, quick_check: bool) -> None:
         connection = self.connection
-        connection.text_factory = bytes  # it need not be UTF-8
+        connection.text_factory = bytes  # text need not be UTF-8
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max(2**20, min(MOST_BLOB, self.size)))
         connection.set_progress_handler(self._step, CHECK_EVERY)
-        # Settings first: they hold for reading the schema too.
+        # These come first, since they apply to reading the schema as well.
         for setting in ("trusted_schema=OFF", "cell_size_check=ON", "mmap_size=0", "query_only=ON", "temp_store=MEMORY"):
             list(self.rows(f"PRAGMA {setting}"))
         for name, what in self.rows(f"SELECT name, type FROM sqlite_master WHERE {TRICKS}"):  # noqa: S608
@@ -124,7 +124,7 @@ class Database:
 
 
 def client_name(path: str, raw: Any) -> str:
-    """A client's id as text, if it may stand in a file, a path or a message."""
+    """A client's id as text; DataError unless it is safe in a file, a path and a message."""
     try:
         name = raw.decode("utf-8") if isinstance(raw, bytes) else str(raw)
     except UnicodeDecodeError as error:
@@ -142,7 +142,7 @@ def client_name(path: str, raw: Any) -> str:
 
 
 def count(path: str, client: str, raw: Any) -> int:
-    """A number of examples, if it is one."""
+    """A number of examples; DataError unless it is one."""
     if type(raw) is not int or raw < 0:
         raise data_error(f"{path}: client {client}", f"{show(raw)} examples", "a whole number from 0")
     return raw

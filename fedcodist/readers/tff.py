@@ -1,8 +1,8 @@
-"""TensorFlow Federated's own files, without TensorFlow: SQLite with a serialized example in each row, and HDF5 with a group a client.
+"""TensorFlow Federated's own files, without TensorFlow: SQLite with a serialized example in each row, and HDF5 with a group per client.
 
-A file is opened lazily: `clients` reads only who is there and how much each has, `read` the examples of one client. In SQLite the tables
-are `examples` and `client_metadata`, and a split is a column; in HDF5 the content is `examples/<client>/<feature>`, and a split is a file.
-Deliberately absent: downloading, and shapes other than those of the published images (lists of numbers stay lists).
+Files are read lazily: `clients` lists the clients and their sizes, `read` gives the examples of one client. In SQLite the tables are
+`examples` and `client_metadata`, and the split is a column; in HDF5 the content is `examples/<client>/<feature>`, and each split is a file.
+Deliberately absent: downloading, and shapes other than those of the published images (other lists of numbers stay flat).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ EXAMPLES = {
     "examples": ("split_name", "client_id", "serialized_example_proto"),
     "client_metadata": ("client_id", "split_name", "num_examples"),
 }
-SPLITS = {"train": "train", "heldout": "held_out", "held_out": "held_out", "test": "test"}  # as found, and as called here
+SPLITS = {"train": "train", "heldout": "held_out", "held_out": "held_out", "test": "test"}  # {name in the files: name here}
 SHAPES = {("image", 3072): (32, 32, 3), ("pixels", 784): (28, 28)}
 MOST_EXAMPLE, MOST_CLIENT = 16 * 2**20, 2**30  # bytes
-MARGIN = 64 * 2**20  # left free on a disk
+MARGIN = 64 * 2**20  # to be left free on the disk
 
 
 class Source(Protocol):
-    """One split of a federated file. It belongs to the thread that opened it."""
+    """One split of a federated file, for the thread that opened it."""
 
     def clients(self) -> dict[str, int]:
         """{client: number of examples}, sorted, without reading an example."""
@@ -47,7 +47,7 @@ class Source(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         ...
 
     def __enter__(self) -> Source: ...
@@ -91,7 +91,7 @@ def split_of(path: str | Path) -> str | None:
 
 
 def by_split(path: str | Path, endings: tuple[str, ...]) -> dict[str, Path]:
-    """The files of a directory that end like this and are named after a split, one a split, train first."""
+    """{split: file} of the files in a directory with one of these endings that are named after a split; train comes first."""
     try:
         files = sorted(p for p in Path(path).iterdir() if p.name.endswith(endings))
     except OSError as error:
@@ -107,10 +107,10 @@ def by_split(path: str | Path, endings: tuple[str, ...]) -> dict[str, Path]:
 
 
 def decompress(path: str | Path, target_dir: str | Path, progress: Callable[[int], None] | None = None) -> Path:
-    """The unpacked copy of a .lzma, .xz or .gz file in this directory, made if it is not there.
+    """The decompressed copy of a .lzma, .xz or .gz file in a directory, made if it does not exist.
 
-    It is written beside its name and gets it only when it is whole, so what has the name is whole; a copy that was cut off is begun
-    again. `progress` is called with the number of bytes written so far. The packed file is only read.
+    The copy is written under another name and renamed when it is complete, so that an interrupted one is never used; it is begun again.
+    `progress` is called with the number of bytes written so far.
     """
     if not str(path).endswith((".lzma", ".xz", ".gz")):
         raise data_error(str(path), "another name", "a .lzma, .xz or .gz file")
@@ -148,7 +148,7 @@ def decompress(path: str | Path, target_dir: str | Path, progress: Callable[[int
 
 
 def _take(partial: Path) -> int:
-    """The emptied file, locked: two processes that unpack the same file would end with a mixture."""
+    """The file, emptied and locked: two processes that decompress to the same file would mix their output."""
     import fcntl
 
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
@@ -218,7 +218,7 @@ class _Rows:
         raise data_error(where, f"{len(blobs)} whole examples and what follows", allowed)
 
     def _blobs(self, client: str) -> Iterable[Any]:
-        """In the order of the file. Without an index every client would need a scan, so then one scan remembers all places."""
+        """The examples in the order of the file. Without an index each client would take a scan, so one scan remembers all row ids."""
         split = self.split.decode()
         if not self._searchable:
             self._searchable = True
@@ -254,7 +254,7 @@ def _open_sqlite(path: str | Path, quick_check: bool) -> dict[str, Source]:
 
 @functools.cache
 def _example() -> Any:
-    """The class of tf.train.Example, from its description: a map of names to lists of bytes, floats or whole numbers."""
+    """The class of tf.train.Example, built from its description: a map of names to lists of bytes, floats or integers."""
     descriptor_pb2, descriptor_pool, message_factory = (
         library(f"google.protobuf.{name}", "tff", "no package protobuf", "an installation that can read examples")
         for name in ("descriptor_pb2", "descriptor_pool", "message_factory")
@@ -283,7 +283,7 @@ def _example() -> Any:
 
 
 def parse(where: str, blobs: Iterable[bytes]) -> dict[str, Column]:
-    """The columns of serialized examples that all have the same features, each with as many values."""
+    """The columns of serialized examples; DataError unless all have the same features with the same numbers of values."""
     example = _example()
     columns: dict[str, list[Any]] = {}
     kinds: dict[str, tuple[str, int]] = {}
@@ -291,7 +291,7 @@ def parse(where: str, blobs: Iterable[bytes]) -> dict[str, Column]:
         message = example()
         try:
             message.ParseFromString(blob)
-        except Exception as error:  # the library's own class, whose home has moved before
+        except Exception as error:  # protobuf's own class, which has moved between modules
             raise data_error(f"{where}: example {row}", f"{len(blob)} bytes that are no tf.train.Example", "a whole one") from error
         features: Mapping[str, Any] = message.features.feature
         if row and set(features) != set(kinds):
@@ -310,7 +310,7 @@ def parse(where: str, blobs: Iterable[bytes]) -> dict[str, Column]:
 
 
 def column(where: str, name: str, rows: list[Any], width: int) -> Column:
-    """Rows of one feature as a column: a number a row without its axis, an image as uint8 in its shape."""
+    """The rows of one feature as a column; single numbers lose their axis, and images become uint8 in their shape."""
     if isinstance(rows[0], bytes):
         return rows
     found = np.stack(rows)

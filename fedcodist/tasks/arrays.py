@@ -1,9 +1,9 @@
-"""Anyone's own data, from a config alone: columns of a table, whatever kind of file they are in, or a Python function that gives them.
+"""A user's own data by a config alone: the columns of a table in any supported format, or of a Python function.
 
-`x` [rows, ...] and `y` [rows] integer labels are needed, and `client` [rows] or a `partition` that deals the rows to clients; `domain`,
+`x` [rows, ...] and `y` [rows] integer labels are required, and `client` [rows] or a `partition` that deals the rows to clients; `domain`,
 `split` (train, public, held_out, test) and `public_x` [rows, ...] are optional. A path is a .npz file, a directory of .npy files, a
-Parquet file or a directory of its parts, a data set saved by Hugging Face `datasets`, or a folder of images for each client. Everything
-that is wrong has a one-line DataError. Text is not for this task.
+Parquet file or a directory of its parts, a data set saved by Hugging Face `datasets`, or a folder of images for each client. Whatever is
+wrong is a DataError of one line. Text has a task of its own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fedcodist.types import Examples, Key, Split
 
 ROLES = ("x", "y", "client", "domain", "split")
 DERIVED = ("main_class", "main_domain", SIZE)  # attributes that need no column
-LARGE = 100  # times the median: a client to speak of
+LARGE = 100  # times the median size: a client that deserves a note
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Arrays:
             raise SettingError([Problem("Arrays.client", "''", "the name of a column", "or set partition")])
 
     def load(self) -> Task:
-        """Read the columns, check every one, divide."""
+        """Read the columns, check each of them, and divide the rows."""
         table = self._table()
         named, where = self._named(table)
         x = checks.features(where["x"], named["x"])
@@ -88,7 +88,7 @@ class Arrays:
         domain, domains = None, ("all",)
         if "domain" in named:
             domains, domain = checks.domains(where["domain"], named["domain"])
-        rows = _said(where["split"], named)
+        rows = _rows_by_part(where["split"], named)
         if "client" in named:
             client = checks.names(where["client"], named["client"])
         else:
@@ -105,7 +105,7 @@ class Arrays:
             notes.append(f"the labels of {len(public_x)} public rows were dropped")
         of_client = {name: rows["train"][r] for name, r in group(client[rows["train"]]).items()}  # type: ignore[arg-type]
         clients = Clients(x, y, of_client, domain)
-        _tell_large(clients.sizes(), notes)
+        _note_large(clients.sizes(), notes)
         if self.classes is None and int(y.max()) + 1 > 2 * len(np.unique(y)) + 8:
             notes.append(f"{int(y.max()) + 1} classes, as the largest label is {int(y.max())}; only {len(np.unique(y))} of them occur")
         attributes: dict[str, dict[str, Any]] = {"main_class": {name: str(np.bincount(y[r]).argmax()) for name, r in of_client.items()}}
@@ -128,7 +128,7 @@ class Arrays:
         )
 
     def _table(self) -> Table:
-        """All columns that have something to say, by whichever reader the path is for."""
+        """All columns that the settings refer to, from the path or the function."""
         wanted = {getattr(self, role) for role in ROLES} | {"public_x", *self._extra()}
         if coarse := getattr(self.partition, "column", None):
             wanted.add(coarse)
@@ -139,12 +139,12 @@ class Arrays:
         return read_table(str(_place(self.path)), wanted, self.split)
 
     def _extra(self) -> list[str]:
-        """Columns that only the capacity asks for."""
+        """The columns that only the capacity refers to."""
         asked = (self.capacity.column, self.capacity.attribute)
         return [name for name in asked if name is not None and name not in DERIVED]
 
     def _named(self, table: Table) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-        """The columns by what they are for, and how to call each in a message; those that are needed are there."""
+        """The columns by role, and the name of each in messages; DataError if a required one is missing."""
         names = {role: getattr(self, role) for role in ROLES} | {"public_x": "public_x"}
         named = {role: table.columns[name] for role, name in names.items() if name and name in table.columns}
         if self.partition is not None and "client" in named:
@@ -162,7 +162,7 @@ class Arrays:
         return named, {role: f"{table.where}: {name}" for role, name in names.items()}
 
     def _dealt(self, table: Table, y: np.ndarray, rows: np.ndarray, key: Key, notes: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Each row's client ("" for none) and the rows that have one, by the partition."""
+        """By the partition: the client of each row ("" for none), and the rows that have one."""
         assert self.partition is not None
         coarse = table.columns.get(getattr(self.partition, "column", ""))
         if coarse is not None:
@@ -178,7 +178,7 @@ class Arrays:
         return client, dealt
 
     def _divide(self, rows: dict[str, np.ndarray], client: np.ndarray, named: Mapping[str, Any], key: Key, notes: list[str]) -> None:
-        """Whole clients for the parts that no row says it is of."""
+        """Take whole clients for the parts that no row belongs to."""
         absent = [part for part in SPLITS[1:] if not len(rows[part]) and not (part == "public" and "public_x" in named)]
         if not absent:
             return
@@ -193,7 +193,7 @@ class Arrays:
     def _distinct(
         self, where: str, x: np.ndarray, public_x: np.ndarray, rows: dict[str, np.ndarray], notes: list[str]
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """The public data and the rows of each part, without those that are in a part before, if so wished."""
+        """The public data and the rows of each part, without the rows of earlier parts if `overlap` is drop."""
         known = digests(x)
         parts = {"clients": known[rows["train"]], "public": digests(public_x)}
         parts |= {part: known[rows[part]] for part in ("held_out", "test")}
@@ -233,26 +233,26 @@ class Arrays:
 
 
 def _place(path: str) -> Path:
-    """A path, or the store of this name where there is nothing at that path."""
+    """The path, or the store of this name if the path does not exist."""
     there = files.kind(path)
     return locate(path) if there == "nothing at this path" and (locate(path) / META).is_file() else Path(path)
 
 
-def _said(where: str, named: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The rows of each part by the split column; all are for training without one."""
+def _rows_by_part(where: str, named: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """{part: rows} by the split column; without one all rows are for training."""
     if "split" not in named:
         return {part: np.arange(len(named["x"]) if part == "train" else 0) for part in SPLITS}
     return checks.splits(where, named["split"])
 
 
-def _tell_large(sizes: Mapping[str, int], notes: list[str]) -> None:
-    """A client that outweighs the others by far is allowed, but to be known."""
+def _note_large(sizes: Mapping[str, int], notes: list[str]) -> None:
+    """Add a note about a client that has far more examples than the others."""
     name, largest = max(sizes.items(), key=lambda item: item[1])
     if largest > LARGE * np.median(list(sizes.values())):
         notes.append(f"client {show(name)[1:-1]} has {largest} of {sum(sizes.values())} training examples")
 
 
 def _split(x: np.ndarray, y: np.ndarray, client: np.ndarray, domain: Any, rows: np.ndarray) -> Split:
-    """Rows to evaluate on; those of a partition's data that were never dealt have no client."""
+    """Rows to evaluate on; they have no clients if some of them were never dealt to one."""
     whose = None if (client[rows] == "").any() else np.unique(client[rows], return_inverse=True)[1]
     return Split(x[rows], y[rows], whose, None if domain is None else domain[rows])

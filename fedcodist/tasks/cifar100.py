@@ -1,9 +1,9 @@
 """The paper's image task: CIFAR-100, federated, from a prepared store.
 
-Files without clients are dealt to 500 by Pachinko allocation, as TFF's fed_cifar100 was: a faithful draw of our own, not TFF's draw
-(DEVIATION D8). Files with the publisher's clients keep them. Of the 500 clients 315 are federated, 135 give the public data and 50 are
-held out, by whole clients (A10); the 10,000 test images are the publisher's. Out-of-domain public data are CIFAR-10's 50,000 training
-images, and the 135 clients then stay unused, so that both experiments have the same federated clients.
+Images without clients are dealt to 500 clients by Pachinko allocation, as in TFF's fed_cifar100: by a draw of our own, not TFF's
+(DEVIATION D8). Clients that come with the files are kept. Of the 500 clients 315 are federated, 135 give the public data and 50 are held
+out, always whole clients (A10); the 10,000 test images are the publisher's. Out-of-domain public data are CIFAR-10's 50,000 training
+images; the 135 clients then stay unused, so that both experiments have the same federated clients.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Cifar100:
 
 
 def _clients(store: Store, split: str, partition: Any, key: Key) -> dict[str, np.ndarray]:
-    """{client: rows}: the publisher's, or dealt."""
+    """{client: rows}: the publisher's clients, or clients made by the partition."""
     if f"{split}_ends" in store:
         return dict(Spans.ending(store.text(f"{split}_clients"), np.asarray(store[f"{split}_ends"])).items())
     y, coarse = np.asarray(store[f"{split}_fine"]), np.asarray(store[f"{split}_coarse"])
@@ -116,7 +116,7 @@ def _clients(store: Store, split: str, partition: Any, key: Key) -> dict[str, np
 
 
 def _test(store: Store, key: Key) -> dict[str, np.ndarray]:
-    """The test images as clients of 100, as TFF has them; which client an image belongs to only matters to the mean over clients."""
+    """The test images as clients of 100, as in TFF; their clients only matter for means over clients."""
     rows = len(store["test_x"])
     examples = min(100, rows)
     dealt = _clients(store, "test", Pachinko(clients=rows // examples, examples=examples), keys.derive(key, "deal", "test"))

@@ -1,8 +1,8 @@
 """Small Fashion-MNIST, which comes with the package: 5,000 training and 1,000 test images, federated by skewed labels.
 
-The paper's CIFAR-100 layout in small: clients of equal size whose label shares come from a Dirichlet; of 100 clients 63 are federated, 27
-give the in-domain public data and 10 are held out (315, 135 and 50 there). Out-of-domain public data are drawn shapes, in the place of
-CIFAR-10: they have nothing to do with clothes, and the 27 clients then stay unused, so that both runs have the same federated clients.
+This is the paper's layout of CIFAR-100 on a small scale: clients of equal size whose label shares come from a Dirichlet; of 100 clients 63
+are federated, 27 give the in-domain public data and 10 are held out (there 315, 135 and 50). Out-of-domain public data are drawn shapes in
+the place of CIFAR-10, unrelated to clothes; the 27 clients then stay unused, so that both runs have the same federated clients.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def shapes(n: int, key: Key) -> np.ndarray:
 
 def _shapes(n: int, draw: np.random.Generator) -> np.ndarray:
     one, other, weight = _layer(n, draw), _layer(n, draw), draw.uniform(0.2, 0.8, (n, 1, 1))
-    grain = 0.02 * draw.standard_normal((n, SIDE, SIDE))  # no two images alike
+    grain = 0.02 * draw.standard_normal((n, SIDE, SIDE))  # so that no two images are equal
     return (255 * np.clip(weight * one + (1 - weight) * other + grain, 0, 1)).astype(np.uint8)[..., None]
 
 
@@ -122,7 +122,7 @@ def _layer(n: int, draw: np.random.Generator) -> np.ndarray:
         return draw.uniform(low, high, (n, 1, 1))
 
     angle, dy, dx = number(0, 2 * np.pi), number(-0.5, 0.5), number(-0.5, 0.5)
-    along = (right - dx) * np.cos(angle) + (down - dy) * np.sin(angle)  # turned and moved coordinates
+    along = (right - dx) * np.cos(angle) + (down - dy) * np.sin(angle)  # rotated and shifted coordinates
     across = (down - dy) * np.cos(angle) - (right - dx) * np.sin(angle)
     high, low = number(0.2, 0.8), number(0.2, 0.8)
     level = number(0.3, 1)

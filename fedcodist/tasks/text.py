@@ -1,8 +1,8 @@
 """Next-word prediction on a prepared text store: Stack Overflow, StackExchange, a company's messages.
 
-Everything that needs the words was settled when the store was prepared; opening it maps ids into memory and reads no sentence. Clients keep
-their domains, so that pools may learn from one domain each (the paper's questions and answers): `has_<domain>` and `main_domain` are
-attributes to choose clients by.
+The preparation of the store did everything that needs words; opening it maps ids into memory and reads no sentence. Clients keep their
+domains, so that each pool may learn from one domain (the paper's questions and answers): `has_<domain>` and `main_domain` are attributes by
+which pools choose clients.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Text:
         domains = tuple(store.facts["domains"]) if len(store.facts["domains"]) > 1 else ("all",)
         attributes = _attributes(clients, domains)
         attributes["capacity"] = self.capacity.assign(clients, keys.derive(key, "capacity"), attributes, clients.sizes())
-        tokens = store.facts["tokens"]["federated"] / store.facts["examples"]["federated"] + 1  # with the end of the sentence
+        tokens = store.facts["tokens"]["federated"] / store.facts["examples"]["federated"] + 1  # with EOS
         known = store.facts["vocabulary"]
         return Task(
             name=self.kind,
@@ -75,7 +75,7 @@ class Text:
 
 
 def _both(line: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What a model reads, and what it should say: views of the same ids."""
+    """What a model reads, and what it should predict: views of the same ids."""
     return line[:, :-1], line[:, 1:]
 
 
@@ -90,7 +90,7 @@ def _split(store: Store, part: str, domains: bool) -> Split:
 
 
 def _attributes(clients: Clients, domains: tuple[str, ...]) -> dict[str, Any]:
-    """Of each client: which domains it has, and which one most of."""
+    """{attribute: {client: value}}: which domains each client has, and the one of most of its sentences."""
     spans = clients.rows
     assert isinstance(spans, Spans) and clients.domain is not None
     if len(domains) < 2:

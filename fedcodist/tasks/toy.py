@@ -1,6 +1,6 @@
-"""A toy task: Gaussian classes in a few dimensions, for tests that must be over in a moment.
+"""A toy task: Gaussian classes in a few dimensions, for tests that must be fast.
 
-Clients are ragged and have skewed labels, there are two domains (the second one is shifted), and everything that a real task has is here.
+It has all features of a real task: clients of different sizes with skewed labels, and two domains, of which the second is shifted.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Toy:
     split_seed: int = setting(0, ge=0, le=2**63 - 1)
 
     def load(self) -> Task:
-        """Draw it."""
+        """Draw the data."""
         key = keys.derive(keys.root(self.split_seed), self.kind)
         means = 2 * keys.generator(keys.derive(key, "means")).standard_normal((self.classes, self.features))
         smallest = max(1, round(self.examples * 2 / 3))
@@ -83,6 +83,6 @@ class Toy:
 
 
 def _even(n: int) -> np.ndarray:
-    """n rows for some clients, as even as can be."""
+    """The sizes of GROUPS clients that share n rows as evenly as possible."""
     groups = min(GROUPS, n)
     return np.bincount(np.arange(n) % groups, minlength=groups)
