@@ -40,10 +40,10 @@ class DataError(Failure):
     code = 3
 
 
-def bad(where: str, got: str, allowed: str, hint: str = "") -> DataError:
+def data_error(where: str, got: str, allowed: str, hint: str = "") -> DataError:
     """The error that says where, what was found and what is allowed, whatever bytes a file's name is made of.
 
-    >>> print(bad("a\\nb.npz", "a directory", "a .npz file"))
+    >>> print(data_error("a\\nb.npz", "a directory", "a .npz file"))
     a\\nb.npz: got a directory; allowed a .npz file
     """
     return DataError(str(Problem(where, got, allowed, hint)))

@@ -38,8 +38,7 @@ def derive(key: Key, *names: str | int) -> Key:
 
 def bits(key: Key, n: int) -> np.ndarray:
     """n random 64-bit integers on the host. Raw Philox output is stable over numpy versions, unlike Generator's methods."""
-    high, low = (int(word) for word in np.asarray(key, np.uint32))
-    return np.random.Philox(key=(high << 32) | low).random_raw(n)
+    return _philox(key).random_raw(n)
 
 
 def permutation(key: Key, n: int) -> np.ndarray:
@@ -49,6 +48,16 @@ def permutation(key: Key, n: int) -> np.ndarray:
     [0, 1, 2, 3, 4]
     """
     return np.argsort(bits(key, n), kind="stable")
+
+
+def generator(key: Key) -> np.random.Generator:
+    """numpy's own distributions on the host, for data that is drawn once; what a round draws goes by `bits`."""
+    return np.random.Generator(_philox(key))
+
+
+def _philox(key: Key) -> np.random.Philox:
+    high, low = (int(word) for word in np.asarray(key, np.uint32))
+    return np.random.Philox(key=(high << 32) | low)
 
 
 def _key(message: bytes) -> Key:

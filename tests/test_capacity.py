@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 
 from fedcodist import keys
 from fedcodist.data.capacity import Capacity
-from fedcodist.data.splits import capacities
+from fedcodist.data.splits import shuffled
 from fedcodist.errors import DataError
 from fedcodist.settings import Problem, SettingError, plain, read_part
 
@@ -23,9 +23,16 @@ def assign(capacity: Capacity, attributes=None, clients=SIZES, key=KEY):
     return capacity.assign(clients, key, attributes or {}, clients)
 
 
+def capacities(names, key):
+    """10 % high, 20 % mid, the rest low, in a keyed order."""
+    order = shuffled(names, key)
+    high, mid = round(0.1 * len(order)), round(0.2 * len(order))
+    return {name: "high" if i < high else "mid" if i < high + mid else "low" for i, name in enumerate(order)}
+
+
 @pytest.mark.parametrize("n", [*range(1, 30), 63, 101])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_default_is_that_of_the_other_tasks(n, seed):
+def test_the_default_is_70_20_and_10_percent(n, seed):
     names = [f"client-{i}" for i in range(n)]
     expected = capacities(names, keys.root(seed))
     found = Capacity().assign(names, keys.root(seed), {}, {})

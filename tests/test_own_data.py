@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from fedcodist.data.capacity import Capacity
+from fedcodist.data.overlap import digests
 from fedcodist.data.partition import Dirichlet, Iid, Pachinko, Shards
-from fedcodist.data.splits import digests
 from fedcodist.errors import DataError
 from fedcodist.objective import Images
 from fedcodist.readers import arrays, columns, folders

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from fedcodist import keys
-from fedcodist.data import splits
 from fedcodist.data.partition import PARTITIONS, Dirichlet, Iid, Pachinko, Quantity, Shards, read_partition, skew
 from fedcodist.errors import DataError
 from fedcodist.settings import Problem, SettingError, plain, read_kind
@@ -63,9 +62,8 @@ def test_iid_is_of_equal_sizes_and_all_labels():
     assert [len(hand) for hand in hands] == [150] * 4 and skew(hands, FINE)["labels"] == 20
 
 
-def test_dirichlet_is_the_deal_of_the_tasks_and_needs_no_labels_in_a_row():
+def test_dirichlet_needs_no_labels_in_a_row():
     hands = Dirichlet(10, 0.3).deal(FINE, KEY)
-    assert digest(hands) == digest(splits.deal(FINE, 10, 0.3, KEY))
     assert digest(Dirichlet(10, 0.3).deal(FINE * 50_000, KEY)) == digest(hands)  # and does not take a million piles
     assert skew(hands, FINE)["labels"] < skew(Dirichlet(10, 1e6).deal(FINE, KEY), FINE)["labels"]
 

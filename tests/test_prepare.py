@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedcodist.data import prepare, store
+from fedcodist.data.datasets import DATASETS
 from fedcodist.data.partition import Pachinko
 from fedcodist.errors import ConfigError, DataError
 from fedcodist.objective import EOS, FIRST, PAD
@@ -43,7 +44,7 @@ def home(tmp_path, monkeypatch) -> Path:
 
 def make(kind: str, source: Path | str, name: str | None = None, **given: Any) -> store.Store:
     """A store, as `data prepare` makes it; it is made now, or the test says so."""
-    dataset = prepare.read(kind, [f"{key}={json.dumps(value)}" for key, value in given.items()])
+    dataset = prepare.read(kind, json.loads(json.dumps(given)))
     made, now = prepare.prepare(dataset, Path(source), lambda done, total, what: None, name)
     assert now
     return made
@@ -431,7 +432,7 @@ def test_public_text_with_the_vocabulary_of_another_store(tmp_path):
     mine = text_store(tmp_path)
     table = write_rows(tmp_path / "news.tsv", [("no unheard yes",), ("of of",)], ("tokens",))
     with pytest.raises(ConfigError, match=r"vocabulary: got nothing; allowed a store or a file"):
-        prepare.read("text", ["client=''"])
+        prepare.read("text", {"client": ""})
     news = make("text", table, "news", client="", vocabulary="mine")
     assert lines_of(news, "public") == {"": [["no", "?", "yes"], ["of", "of"]]}
     assert news.text("vocabulary") == mine.text("vocabulary") and news.facts["examples"]["federated"] == 0
@@ -597,13 +598,17 @@ def nothing(done: int, total: int | None, what: str) -> None:
     """No progress is shown."""
 
 
+def test_the_usual_names_of_stores_are_those_of_the_datasets():
+    assert sorted(store.USUAL_NAMES) == sorted(DATASETS)
+
+
 def test_prepared_once_and_again_when_files_or_settings_change(tmp_path):
     table = write_rows(tmp_path / "t.tsv", sentences())
 
-    def now(*assignments: str, **given: Any) -> bool:
-        return prepare.prepare(prepare.read("text", list(assignments)), table, nothing, **given)[1]
+    def now(again: bool = False, **settings: Any) -> bool:
+        return prepare.prepare(prepare.read("text", settings), table, nothing, again=again)[1]
 
-    assert [now(), now(), now(again=True), now("vocab=7"), now("vocab=7"), now()] == [True, False, True, True, False, True]
+    assert [now(), now(), now(again=True), now(vocab=7), now(vocab=7), now()] == [True, False, True, True, False, True]
     before = store.open_store("text").digest
     raw = table.read_bytes()
     table.write_bytes(raw.replace(b" of ", b" if "))  # of the same size

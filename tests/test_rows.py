@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import importlib
 import json
 import lzma
 import os
@@ -372,7 +373,7 @@ def test_without_pyarrow_it_says_what_to_install(tmp_path, monkeypatch):
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(rows.importlib, "import_module", missing)
+    monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(DataError, match=r"pip install 'fedcodist\[data\]'"):
         list(read_rows(path))
 

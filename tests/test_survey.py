@@ -9,6 +9,7 @@ from worlds import gauss_task
 
 from fedcodist.data import survey
 from fedcodist.objective import Classify
+from fedcodist.reports.plots import draw_bars
 from fedcodist.task import Task
 from fedcodist.tasks import Text
 from fedcodist.types import Examples, Split
@@ -55,12 +56,12 @@ def test_the_counts():
 
 
 def test_the_words():
-    said = survey.words(survey.survey(small()))
+    said = survey.as_text(survey.survey(small()))
     assert "2.0 examples, 1.3 labels of a client, on average" in said
     assert "overlap: 2 rows of test are also in clients" in said and "note: a note" in said
     longest = next(line for line in said.splitlines() if line.endswith(" 3") and "#" in line)
     assert longest.count("#") == survey.BAR and longest.split()[0] == "1"
-    assert "overlap: none" in survey.words(survey.survey(gauss_task()))
+    assert "overlap: none" in survey.as_text(survey.survey(gauss_task()))
 
 
 def test_blocks_do_not_change_the_counts(monkeypatch):
@@ -96,7 +97,7 @@ def test_sentences_are_counted_by_their_words(tmp_path):
 def test_the_picture(tmp_path):
     text_store(tmp_path)
     for task, name in ((small(), "small"), (Text(data="mine").load(), "text")):
-        survey.draw(survey.survey(task), tmp_path / f"{name}.png")
+        draw_bars(survey.survey(task).histograms, tmp_path / f"{name}.png")
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         drawn = (tmp_path / f"{name}.svg").read_text()
         assert drawn.startswith("<?xml") and ("labels, held_out" in drawn) == (name == "small")

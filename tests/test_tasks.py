@@ -16,7 +16,7 @@ import pytest
 
 from fedcodist import keys
 from fedcodist.config import digest
-from fedcodist.data.splits import digests
+from fedcodist.data.overlap import digests
 from fedcodist.errors import DataError
 from fedcodist.objective import BOS, EOS, PAD, Images
 from fedcodist.settings import Problem, SettingError, read_kind

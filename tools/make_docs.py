@@ -22,7 +22,7 @@ from benches.workload import WINOGRAD, WORKLOADS
 from fedcodist.cli import main as main_cli
 from fedcodist.config import parts as parts_config
 from fedcodist.config import toml
-from fedcodist.errors import bad
+from fedcodist.errors import data_error
 from fedcodist.reports import compare, tables
 from fedcodist.reproduce import page, sections
 
@@ -227,11 +227,11 @@ def stale_blocks(path: Path, write: bool = False) -> list[str]:
     text, stale = path.read_text("utf-8"), []
     begun, whole = text.count(" by make docs -->"), len(MARK.findall(text))
     if begun != whole:  # it would stay as it is
-        raise bad(path.name, f"{begun} marks of measured numbers, {whole} of them with an end", "<!-- end of NAME --> after each")
+        raise data_error(path.name, f"{begun} marks of measured numbers, {whole} of them with an end", "<!-- end of NAME --> after each")
 
     def fresh(match: re.Match[str]) -> str:
         if match["name"] not in BLOCKS:
-            raise bad(path.name, f"a block of {match['name']}", ", ".join(BLOCKS))
+            raise data_error(path.name, f"a block of {match['name']}", ", ".join(BLOCKS))
         made = f"{match['begin']}\n{BLOCKS[match['name']](DOCS.parent / match['file'])}\n\n"
         if made != match[0]:
             stale.append(f"{path.name} ({match['name']})")

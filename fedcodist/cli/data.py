@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedcodist.errors import ConfigError, DataError, bad
+from fedcodist.errors import ConfigError, DataError, data_error
 
 DATA_EXAMPLES = {
     "list": "fedcodist data list",
@@ -84,7 +84,7 @@ def _list(args: argparse.Namespace) -> int:
 def _prepare(args: argparse.Namespace) -> int:
     from fedcodist.data import prepare
 
-    dataset = prepare.read(args.dataset, args.set)
+    dataset = prepare.read(args.dataset, _settings(args.set))
     source = Path(os.path.expanduser(args.source)) if args.source is not None else None
     try:
         with _progress(args.quiet) as progress:
@@ -127,10 +127,13 @@ def _show(args: argparse.Namespace) -> int:
     else:
         print(tables.render(found.rows, args.format))
         if args.format == "table":
-            print("\n" + survey.words(found))
+            print("\n" + survey.as_text(found))
     if args.out is not None:
+        from fedcodist.reports import plots
+
         os.makedirs(args.out, exist_ok=True)
-        picture = survey.draw(found, Path(args.out) / "data.png")
+        picture = Path(args.out) / "data.png"
+        plots.draw_bars(found.histograms, picture)
         print(f"picture: {picture}", file=sys.stdout if args.format == "table" else sys.stderr)  # other formats are for programs
     if found.overlaps and not args.allow_overlap:
         shared = ", ".join(f"{count} rows of {later} that are also in {earlier}" for later, earlier, count in found.overlaps)
@@ -153,7 +156,6 @@ def _public(what: str) -> Any:
 def _task(what: str, assignments: list[str]) -> Any:
     """The task of a config, or the usual task of a store. Overlaps are left in, for they are what is looked for."""
     from fedcodist import config, settings
-    from fedcodist.config import toml
     from fedcodist.data import store
     from fedcodist.tasks import Arrays, Cifar100, Text
 
@@ -161,10 +163,10 @@ def _task(what: str, assignments: list[str]) -> Any:
         opened = store.open_store(what)
         tasks = {"labelled_images": (Cifar100, {"data": what}), "text": (Text, {"data": what}), "own": (Arrays, {"path": str(opened.path)})}
         if opened.facts["kind"] not in tasks:
-            raise bad(f"data {what}", f"a store of {opened.facts['kind']}", f"one of {', '.join(tasks)}")
+            raise data_error(f"data {what}", f"a store of {opened.facts['kind']}", f"one of {', '.join(tasks)}")
         cls, place = tasks[opened.facts["kind"]]
         problems: list[settings.Problem] = []
-        task: Any = settings.read_part(cls, toml.override(toml.Source("--set", {}, {}), assignments).table | place, "", problems)
+        task: Any = settings.read_part(cls, _settings(assignments) | place, "", problems)
         if problems:
             raise ConfigError("\n".join(map(str, problems)))
     elif what in config.shipped() or os.path.lexists(what):
@@ -178,6 +180,13 @@ def _task(what: str, assignments: list[str]) -> Any:
     if isinstance(task, Text):
         return replace(task, public_labels=True)  # they say where a sentence ends
     return replace(task, overlap="allow") if hasattr(task, "overlap") else task
+
+
+def _settings(assignments: list[str]) -> dict[str, Any]:
+    """The table of all `--set KEY=VALUE`."""
+    from fedcodist.config import toml
+
+    return toml.override(toml.Source("--set", {}, {}), assignments).table
 
 
 @contextmanager

@@ -1,1 +1,1 @@
-"""Data before it is a task: stores of publishers' files, vocabularies, splits, partitions."""
+"""Data before it becomes a task: stores prepared from files, vocabularies, splits, partitions, capacities."""

@@ -1,7 +1,7 @@
-"""How strong each client's device is: by shares at random, from a column, or going with something else that is known of the client.
+"""The capacity of each client's device: at random by shares, from a column, or correlated with an attribute of the client.
 
-What goes with what is a Gaussian copula of ranks: only the order of an attribute counts, not its values, and `rho` says how closely the
-order of capacities follows it. Nothing is measured here: a capacity is a word that pools choose their clients by.
+The correlation is a Gaussian copula of ranks: only the order of an attribute's values matters, and `rho` says how closely the order of
+capacities follows it. Nothing is measured here: a capacity is a label by which pools choose their clients.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import rankdata
 
-from fedcodist.data.splits import CAPACITY, shuffled
-from fedcodist.errors import bad
+from fedcodist.data.splits import shuffled
+from fedcodist.errors import data_error
 from fedcodist.settings import Problem, SettingError, check, nearest, setting, show
 from fedcodist.types import Key
 
+SHARES = {"high": 0.1, "mid": 0.2, "low": 0.7}  # the usual picture: most devices are small
 SIZE = "examples"  # the attribute that every client has
 
 
@@ -33,7 +34,7 @@ class Capacity:
     'high'
     """
 
-    shares: dict[str, float] = field(default_factory=lambda: dict(CAPACITY))
+    shares: dict[str, float] = field(default_factory=lambda: dict(SHARES))
     column: str | None = None  # the attribute that says the level itself
     attribute: str | None = None  # what the level goes with; "examples" is the client's size
     rho: float = setting(0.0, ge=-1, le=1)  # 1: the largest values have the highest level; -1: the smallest
@@ -62,20 +63,20 @@ class Capacity:
     def assign(
         self, clients: Iterable[str], key: Key, attributes: Mapping[str, Mapping[str, Any]], sizes: Mapping[str, int]
     ) -> dict[str, str]:
-        """The level of each client; DataError for an attribute that is not known."""
+        """The level of each client; DataError for an unknown attribute."""
         order = shuffled(clients, key)
         if self.column is not None:
-            said = _attribute("capacity.column", self.column, attributes, sizes)
-            return {name: str(said[name]) for name in order}
+            level = _attribute("capacity.column", self.column, attributes, sizes)
+            return {name: str(level[name]) for name in order}
         if self.attribute is not None:
-            said = _attribute("capacity.attribute", self.attribute, attributes, sizes)
-            if self.rho and len(order) > 1 and len({said[name] for name in order}) == 1:
-                raise bad(
+            values = _attribute("capacity.attribute", self.attribute, attributes, sizes)
+            if self.rho and len(order) > 1 and len({values[name] for name in order}) == 1:
+                raise data_error(
                     "capacity.attribute", f"{show(self.attribute)}, the same for all clients", "an attribute that differs, or rho = 0"
                 )
-            chance = _normal(-np.arange(len(order)))  # the keyed order itself, so that rho = 0 is just that
-            value = _normal(_ordinal(self.attribute, [said[name] for name in order]))
-            score = self.rho * value + math.sqrt(1 - self.rho**2) * chance
+            chance = _normal(-np.arange(len(order)))  # of the keyed order, so that rho = 0 keeps it
+            ranked = _normal(_ordinal(self.attribute, [values[name] for name in order]))
+            score = self.rho * ranked + math.sqrt(1 - self.rho**2) * chance
             order = [order[i] for i in np.argsort(-score, kind="stable")]  # equal values stay in the keyed order
         levels = [level for level in self.order if level in self.shares]
         ends = np.cumsum([round(self.shares[level] * len(order)) for level in levels[:-1]], dtype=int)
@@ -85,7 +86,7 @@ class Capacity:
 def _attribute(where: str, name: str, attributes: Mapping[str, Mapping[str, Any]], sizes: Mapping[str, int]) -> Mapping[str, Any]:
     known = {**attributes, SIZE: sizes}
     if name not in known:
-        raise bad(where, f"{show(name)}, an unknown attribute", ", ".join(known), nearest(name, known))
+        raise data_error(where, f"{show(name)}, an unknown attribute", ", ".join(known), nearest(name, known))
     return known[name]
 
 
@@ -95,12 +96,12 @@ def _normal(values: Any) -> np.ndarray:
 
 
 def _ordinal(name: str, values: list[Any]) -> np.ndarray:
-    """Numbers whose order is that of the values: numbers themselves, strings by their sorted order."""
+    """Numbers in the order of the values: numbers as they are, strings by their rank in sorted order."""
     if all(isinstance(value, int | float | np.integer | np.floating) for value in values):
         numbers = np.array(values, float)
         if np.isnan(numbers).any():
-            raise bad("capacity.attribute", f"NaN in {show(name)}", "numbers or strings")
+            raise data_error("capacity.attribute", f"NaN in {show(name)}", "numbers or strings")
         return numbers
     if not all(isinstance(value, str) for value in values):
-        raise bad("capacity.attribute", f"numbers and strings in {show(name)}", "numbers or strings")
+        raise data_error("capacity.attribute", f"numbers and strings in {show(name)}", "numbers or strings")
     return np.unique(values, return_inverse=True)[1]

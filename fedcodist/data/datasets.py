@@ -1,8 +1,8 @@
 """Datasets by name: how a publisher's files, or a user's, become a prepared store.
 
 Each is a frozen dataclass: its fields are the settings of `fedcodist data prepare NAME --set key=value`, `prepare` reads the files and
-writes columns, `published` says where the files are to be had. A store is prepared once; which clients are federated in an experiment,
-and what a model sees of a row, is a task's business wherever it can be decided later.
+writes columns, `published` says where the files can be found. A store is prepared once; which clients are federated in an experiment, and
+what a model sees of a row, is left to the task wherever it can be decided later.
 """
 
 from fedcodist.data.images import Cifar10Files, Cifar100Files

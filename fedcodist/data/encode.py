@@ -1,8 +1,8 @@
-"""From sentences to a text store, in one pass over any number of them.
+"""From sentences to a text store, in one pass over any number of sentences.
 
-Reading writes each sentence as word codes in the order in which words were first met, with its client and domain, and marks its
-progress. Finishing settles who is in which part, fits the vocabulary on the federated clients alone, maps codes to ids (A6), leaves out
-what would leak from one part into another, and writes the rows of a client together. Only the first `length` words of a sentence are
+Reading writes each sentence as codes of its words, numbered in the order of their first occurrence, with its client and domain, and saves
+its progress. Finishing decides the part of each client, fits the vocabulary on the federated clients alone, maps codes to ids (A6), leaves
+out what would leak from one part into another, and writes the rows of each client together. Only the first `length` words of a sentence are
 kept: a model sees no more (A8), and the vocabulary is fitted on what it sees (DEVIATION D10).
 """
 
@@ -16,22 +16,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedcodist import keys
-from fedcodist.data.splits import drop_shared
+from fedcodist.data.overlap import drop_shared
 from fedcodist.data.store import Writer
 from fedcodist.data.vocabulary import Vocabulary, WordPieces, fit_pieces, lines
-from fedcodist.errors import bad
+from fedcodist.errors import data_error
 from fedcodist.objective import BOS, EOS, FIRST, PAD
 from fedcodist.types import Key
 
 PARTS = ("federated", "public", "held_out", "test")
-UNKNOWN = 255  # the part of a sentence that is settled at the end
-BUFFER = 20_000  # sentences between two writes, each of which is marked
+UNKNOWN = 255  # a part that is decided at the end, or none
+BUFFER = 20_000  # sentences that are written at once, after which progress may be saved
 CHUNK = 200_000  # rows mapped to ids at once
 Tokens = Vocabulary | WordPieces
 
 
 class Scratch:
-    """Sentences as word codes, in columns that a resumed preparation goes on with."""
+    """Sentences as word codes, in columns that survive an interruption."""
 
     def __init__(self, writer: Writer, length: int):
         self.writer, self.length = writer, length
@@ -53,11 +53,11 @@ class Scratch:
 
     @property
     def done(self) -> Any:
-        """What the last mark said of the source: where to go on."""
+        """The position in the source that was saved with the last mark."""
         return self.writer.state.get("done")
 
     def add(self, part: int, client: str, domain: str, words: Sequence[str]) -> bool:
-        """One sentence. True when enough has come together for a mark to be worth it."""
+        """Add one sentence; True when enough were written since the last mark to make another one worthwhile."""
         codes, row = self.codes, []
         for word in words[: self.length]:
             code = codes.get(word)
@@ -71,7 +71,7 @@ class Scratch:
             self._new_clients.append(f"{part}\t{client}")
         what = self.domains.setdefault(domain, len(self.domains))
         if what == UNKNOWN:
-            raise bad("domain", f"more than {UNKNOWN} different values", f"at most {UNKNOWN}", "is this the right column?")
+            raise data_error("domain", f"more than {UNKNOWN} different values", f"at most {UNKNOWN}", "is this the right column?")
         self._rows.append(row)
         self._tags.append((who, what))
         if len(self._rows) >= BUFFER:
@@ -80,7 +80,7 @@ class Scratch:
         return False
 
     def mark(self, done: Any, finished: bool = False) -> None:
-        """All sentences so far are on disk, and `done` says where the source goes on."""
+        """Save all sentences so far, with `done`, the position in the source from which to continue."""
         self._write()
         self.writer.mark(done=done, domains=list(self.domains), counts=dict(self.counts), finished=finished)
 
@@ -97,7 +97,7 @@ class Scratch:
 
 
 class Sizes(NamedTuple):
-    """How many rows a part may have: chosen at random among those it would have. None: all."""
+    """The largest number of rows of each part, chosen at random; None for all."""
 
     public: int | None = None
     held_out: int | None = None
@@ -106,7 +106,7 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True)
 class Finish:
-    """How scratch columns become a store."""
+    """How scratch columns become a store; calling it writes the columns of the store and returns its facts."""
 
     key: Key
     vocabulary: Tokens | None = None  # given, or fitted
@@ -117,7 +117,7 @@ class Finish:
     overlap: str = "drop"
 
     def __call__(self, scratch: Scratch, part_of_client: np.ndarray, names: Sequence[str]) -> Mapping[str, Any]:
-        """Write all parts; `part_of_client` gives the part of each client (UNKNOWN: none) and `names` what it is called."""
+        """Write all parts; `part_of_client` has the part of each client (UNKNOWN: none), `names` its name."""
         writer = scratch.writer
         line, client, domain = (writer.rows(f"_{name}") for name in ("line", "client", "domain"))
         client, part = np.asarray(client), part_of_client[np.asarray(client)]
@@ -130,7 +130,7 @@ class Finish:
         part, notes = self._disjoint(line, part, to_ids)
         part = self._limit(part, draw)
         if self.vocabulary is None and not (part == 0).any():
-            raise bad("clients", "no sentence for a federated client", "at least one")
+            raise data_error("clients", "no sentence for a federated client", "at least one")
         domains, place = np.unique(np.array([str(name) for name in scratch.domains] or [""]), return_inverse=True)
         facts: dict[str, Any] = {"examples": {}, "tokens": {}, "unknown_tokens": {}, "clients": {}}
         for k, name in enumerate(PARTS):
@@ -167,7 +167,7 @@ class Finish:
         }
 
     def _cap(self, client: np.ndarray, part: np.ndarray, draw: np.ndarray) -> np.ndarray:
-        """At most `max_examples` of a federated client, chosen at random."""
+        """Keep at most `max_examples` sentences of each federated client, chosen at random."""
         if self.max_examples is None:
             return part
         order = np.lexsort((draw, client))
@@ -180,7 +180,7 @@ class Finish:
         return part
 
     def _limit(self, part: np.ndarray, draw: np.ndarray) -> np.ndarray:
-        """At most so many rows of each other part, chosen at random."""
+        """Keep at most `sizes` rows of each other part, chosen at random."""
         part = part.copy()
         for k, most in enumerate(self.sizes, start=1):
             rows = np.flatnonzero(part == k)
@@ -191,11 +191,11 @@ class Finish:
     def _fit(self, scratch: Scratch, counts: np.ndarray) -> Tokens:
         said = {word: int(n) for word, n in zip(scratch.codes, counts, strict=True) if n}
         if not said:
-            raise bad("clients", "no word of a federated client", "at least one, to fit the vocabulary on")
+            raise data_error("clients", "no word of a federated client", "at least one, to fit the vocabulary on")
         return fit_pieces(Counter(said), self.vocab) if self.pieces else Vocabulary.fit(Counter(said), self.vocab)
 
     def _disjoint(self, line: np.ndarray, part: np.ndarray, to_ids: _Ids) -> tuple[np.ndarray, list[str]]:
-        """Sentences of a later part that an earlier one has too, word for word, are left out (or kept, or refused)."""
+        """Leave out (or keep, or refuse) sentences that an earlier part has as well, word for word, and notes about them."""
         rows = {name: np.flatnonzero(part == k) for k, name in enumerate(PARTS)}
         hashes = {name: _hash_rows(line, rows[name], to_ids) for name in PARTS if len(rows[name])}
         kept, notes = drop_shared("text", hashes, self.overlap)
@@ -206,7 +206,7 @@ class Finish:
 
 
 class _Ids:
-    """Word codes to ids, a table look-up for words; for word-pieces a look-up of each word's pieces."""
+    """From word codes to ids: one table look-up for whole words, one per word for word pieces."""
 
     def __init__(self, tokens: Tokens, words: list[str]):
         self.words = isinstance(tokens, Vocabulary)
@@ -238,7 +238,7 @@ def _word_counts(line: np.ndarray, chosen: np.ndarray, words: int) -> np.ndarray
 
 
 def _hash_rows(line: np.ndarray, rows: np.ndarray, to_ids: _Ids) -> np.ndarray:
-    """A 64-bit hash of what a model reads of each sentence: a random odd multiplier for each place, summed and mixed."""
+    """A 64-bit hash of what a model reads of each sentence: the sum of its ids times a random odd number per position, mixed."""
     length = line.shape[1] - 1
     odd = keys.bits(keys.derive(keys.root(0), "sentence hash"), length) | np.uint64(1)
     found = np.empty(len(rows), np.uint64)

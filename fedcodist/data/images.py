@@ -1,7 +1,7 @@
 """CIFAR-100 and CIFAR-10 from their publishers' files.
 
-The store keeps all images with fine and coarse labels, and a content hash of each. Files that come with clients (TFF's HDF5 and SQLite,
-FedJAX's SQLite) keep them: rows of a client lie together, `<split>_clients.txt` names them and `<split>_ends.npy` says where each ends.
+The store has all images with their fine and coarse labels and content hashes. Clients that come with the files (TFF's HDF5 and SQLite,
+FedJAX's SQLite) are kept: the rows of a client are contiguous, `<split>_clients.txt` has the names and `<split>_ends.npy` where each ends.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fedcodist.data.overlap import digests
 from fedcodist.data.published import Progress, Published
-from fedcodist.data.splits import digests
 from fedcodist.data.store import Writer, check_room, file_facts
-from fedcodist.errors import bad
+from fedcodist.errors import data_error
 from fedcodist.readers import cifar
 from fedcodist.readers.federated import federated_files, open_federated
 
 TORONTO = "https://www.cs.toronto.edu/~kriz/"
 TFF = "https://storage.googleapis.com/tff-datasets-public/"
-CIFAR_BYTES = 400 * 2**20  # of a store, and a margin
+CIFAR_BYTES = 400 * 2**20  # of a store, with a margin
 
 
 @dataclass(frozen=True)
@@ -51,17 +51,17 @@ class Cifar100Files:
         return {**facts, "sources": cifar.sources(source)}
 
     def _with_clients(self, source: Path, writer: Writer, progress: Progress) -> Mapping[str, Any]:
-        """The publisher's own clients, one after the other."""
+        """Write the publisher's own clients, one after the other."""
         with ExitStack() as stack:
             splits = open_federated(source, writer.scratch(), progress)
             for split in splits.values():
                 stack.callback(split.close)
             for needed in ("train", "test"):
                 if needed not in splits:
-                    raise bad(str(source), f"no split {needed}", "train and test", f"found: {', '.join(splits) or 'none'}")
+                    raise data_error(str(source), f"no split {needed}", "train and test", f"found: {', '.join(splits) or 'none'}")
                 clients = {client: n for client, n in splits[needed].clients().items() if n}
                 if not clients:
-                    raise bad(str(source), f"no client with an image in {needed}", "at least one")
+                    raise data_error(str(source), f"no client with an image in {needed}", "at least one")
                 sizes = []
                 for k, client in enumerate(clients):
                     rows = splits[needed].read(client)
@@ -95,7 +95,7 @@ class Cifar10Files:
 
 
 def _incomplete(splits: Mapping[str, cifar.Labelled]) -> list[str]:
-    """A file may end between two images and still not be whole."""
+    """Notes for splits of the wrong size: a truncated file may end between two images."""
     whole, found = {"train": 50_000, "test": 10_000}, {split: len(rows.x) for split, rows in splits.items()}
     return [f"{n:,} {split} images; the published files have {whole[split]:,}" for split, n in found.items() if n != whole[split]]
 
@@ -112,19 +112,19 @@ def _write(writer: Writer, split: str, x: np.ndarray, y: np.ndarray, coarse: np.
 
 def _column(source: Path, client: str, rows: Mapping[str, Any], name: str) -> np.ndarray:
     if name not in rows:
-        raise bad(f"{source}: client {client}", f"no feature {name}", "image, label and coarse_label", f"found: {', '.join(rows)}")
+        raise data_error(f"{source}: client {client}", f"no feature {name}", "image, label and coarse_label", f"found: {', '.join(rows)}")
     return np.asarray(rows[name])
 
 
 def _check(source: Path, client: str, x: np.ndarray, y: np.ndarray, coarse: np.ndarray) -> None:
     where = f"{source}: client {client}"
     if x.ndim == 2 and x.shape[1] == 3072:
-        raise bad(where, f"images of shape {list(x.shape[1:])}", "[32, 32, 3]")
+        raise data_error(where, f"images of shape {list(x.shape[1:])}", "[32, 32, 3]")
     if x.shape[1:] != (32, 32, 3) or x.dtype.kind not in "iu" or (x.dtype != np.uint8 and len(x) and (x.min() < 0 or x.max() > 255)):
-        raise bad(where, f"images of {x.dtype} {list(x.shape[1:])}", "bytes [32, 32, 3]")
+        raise data_error(where, f"images of {x.dtype} {list(x.shape[1:])}", "bytes [32, 32, 3]")
     for name, column, top in (("label", y, 100), ("coarse_label", coarse, 20)):
         if column.shape != (len(x),) or column.dtype.kind not in "iu":
-            raise bad(where, f"{name} of {column.dtype} {list(column.shape)}", f"a whole number for each of {len(x)} images")
+            raise data_error(where, f"{name} of {column.dtype} {list(column.shape)}", f"a whole number for each of {len(x)} images")
         wrong = np.flatnonzero((column < 0) | (column >= top))
         if len(wrong):
-            raise bad(where, f"{name} {column[wrong[0]]} in row {wrong[0]}", f"0 to {top - 1}")
+            raise data_error(where, f"{name} {column[wrong[0]]} in row {wrong[0]}", f"0 to {top - 1}")

@@ -1,4 +1,4 @@
-"""A user's own images or numbers as a store: read, checked and decoded once, mapped ever after.
+"""A user's own images or numbers as a store: read, checked and decoded once, and memory-mapped from then on.
 
 The columns keep their names, so the `arrays` task reads the store as it reads any directory of .npy files: `path = "NAME"`.
 """
@@ -15,9 +15,9 @@ import numpy as np
 from fedcodist.data import checks
 from fedcodist.data.published import Progress, Published
 from fedcodist.data.store import Writer, check_room
-from fedcodist.errors import bad
+from fedcodist.data.table import read_table
+from fedcodist.errors import data_error
 from fedcodist.settings import check, show
-from fedcodist.tasks.arrays import found
 
 BLOCK = 4_096  # rows written at once
 
@@ -44,7 +44,7 @@ class OwnFiles:
     def prepare(self, source: Path, writer: Writer, progress: Progress) -> Mapping[str, Any]:
         roles = {"x": self.x, "y": self.y, "client": self.client, "domain": self.domain, "split": self.split, "public_x": "public_x"}
         wanted = {name for name in roles.values() if name} | set(self.also)
-        table = found(str(source), wanted, self.split)
+        table = read_table(str(source), wanted, self.split)
         self._check(str(source), table.columns, table.others)
         check_room(writer.partial, 2 * sum(column.nbytes for column in table.columns.values()))
         for name, column in table.columns.items():
@@ -55,11 +55,11 @@ class OwnFiles:
         return {"kind": "own", "notes": list(table.notes)}
 
     def _check(self, source: str, columns: Mapping[str, np.ndarray], others: list[str]) -> None:
-        """What every task would refuse is refused here, before anything is written."""
+        """DataError for what the task would refuse, before anything is written."""
         missing = [name for name in (self.x, self.y, *self.also) if name not in columns]
         if missing:
             there = show(", ".join([*columns, *others]))[1:-1] or "none"
-            raise bad(source, f"no column {', '.join(missing)}", f"columns {self.x} and {self.y}", f"found: {there}")
+            raise data_error(source, f"no column {', '.join(missing)}", f"columns {self.x} and {self.y}", f"found: {there}")
         x = checks.features(f"{source}: {self.x}", columns[self.x])
         for name, column in columns.items():
             if name not in (self.x, "public_x"):

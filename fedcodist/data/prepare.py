@@ -1,40 +1,38 @@
-"""Preparing a dataset: a publisher's files, or a user's, become a store; once, and again only if files or settings have changed."""
+"""Preparing a dataset: files become a store, once, and again only if the files or the settings have changed."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fedcodist import settings
-from fedcodist.config import toml
 from fedcodist.data import download, store
 from fedcodist.data.datasets import DATASETS
 from fedcodist.data.published import Dataset, Progress
 from fedcodist.data.store import Store
 from fedcodist.data.text import WORD_FILES
-from fedcodist.errors import ConfigError, DataError, bad
+from fedcodist.errors import ConfigError, DataError, data_error
 from fedcodist.readers import files
 from fedcodist.settings import Problem
 from fedcodist.storage import sealed
-from fedcodist.storage.durable import BadName, StorageError, check_name, say
+from fedcodist.storage.durable import BadName, StorageError, check_name, printable
 
 GOING_ON = "going on where the last preparation stopped"
 MOST_FILES = 10_000_000
 FAILURES = (DataError, StorageError)
 
 
-def read(kind: str, assignments: Sequence[str] = ()) -> Any:
-    """A dataset by name with its settings, `key=value`; ConfigError with everything that is wrong."""
+def read(kind: str, table: Mapping[str, Any]) -> Any:
+    """A dataset by name, with a table of its settings; ConfigError with everything that is wrong."""
     if kind not in DATASETS:
         hint = settings.nearest(kind, DATASETS)
         raise ConfigError(f"data: got {settings.show(kind)}; allowed {', '.join(sorted(DATASETS))}" + (f" ({hint})" if hint else ""))
-    table = toml.override(toml.Source("--set", {}, {}), list(assignments)).table
     problems: list[Problem] = []
-    dataset = settings.read_part(DATASETS[kind], table, "", problems)
+    dataset = settings.read_part(DATASETS[kind], dict(table), "", problems)
     if problems:
         raise ConfigError("\n".join(map(str, problems)))
     return dataset
@@ -43,7 +41,7 @@ def read(kind: str, assignments: Sequence[str] = ()) -> Any:
 def prepare(
     dataset: Dataset, source: Path | None, progress: Progress, name: str | None = None, fetch: bool = False, again: bool = False
 ) -> tuple[Store, bool]:
-    """The store, and whether it was made now. Without a source the published file is fetched, if that is wished."""
+    """The store, and whether it was made now. Without a source, `fetch` downloads the published file."""
     name = name or dataset.kind
     check_name("--name", name)
     if name in ("downloads",) or name.endswith((".partial", ".old")):
@@ -53,7 +51,7 @@ def prepare(
         source = _fetched(dataset, progress, fetch)
     plan = {"dataset": dataset.kind, "settings": settings.plain(dataset), "files": _files(source), "vocabulary": _vocabulary(dataset)}
     if (path / store.META).is_file() and not again:
-        with suppress(*FAILURES):  # a damaged store, or one of another version, is what preparing again is for
+        with suppress(*FAILURES):  # a damaged store, or one of another version, is prepared again
             known = store.open_store(path)
             if known.facts.get("plan") == sealed.digest(plan):
                 store.tidy(path)
@@ -86,27 +84,27 @@ def _fetched(dataset: Dataset, progress: Progress, fetch: bool) -> Path:
     )
     hint = f"it is to be had at {where}" if where else ""
     hint += ", or let --fetch get it" if offers else ""
-    raise bad(f"data prepare {dataset.kind}", "no --from", f"--from PATH, with {dataset.wants}", hint)
+    raise data_error(f"data prepare {dataset.kind}", "no --from", f"--from PATH, with {dataset.wants}", hint)
 
 
 def _vocabulary(dataset: Dataset) -> Any:
-    """What the words of another store or of a file are, if the dataset takes them: with others it is another store."""
+    """What identifies a given vocabulary, of another store or a file: with another one the store would be another."""
     named = getattr(dataset, "vocabulary", None)
     if named is None:
         return None
     if named.endswith(WORD_FILES):
-        files.open_file(named).close()  # what is wrong with it is said before anything is read
+        files.open_file(named).close()  # report a missing file before anything is read
         return _file(named, Path(named))
     return store.open_store(named, "text").facts["vocabulary"]["sha256"]
 
 
 def _files(source: Path) -> list[tuple[str, int, int]]:
-    """The names, sizes and times of all files at a path: with others, a preparation begins anew."""
+    """(name, size, time) of all files at a path: if any changes, the preparation begins anew."""
     found = files.kind(source)
     if found == "a file":
         return [_file(source.name, source)]
     if found != "a directory":
-        raise bad(str(source), found, "a file or a directory")
+        raise data_error(str(source), found, "a file or a directory")
     listed: list[tuple[str, int, int]] = []
     for folder, folders, names in os.walk(source):
         folders.sort()
@@ -115,7 +113,7 @@ def _files(source: Path) -> list[tuple[str, int, int]]:
             if files.kind(place) == "a file":
                 listed.append(_file(str(place.relative_to(source)), place))
             if len(listed) > MOST_FILES:
-                raise bad(str(source), f"more than {MOST_FILES} files", f"at most {MOST_FILES}")
+                raise data_error(str(source), f"more than {MOST_FILES} files", f"at most {MOST_FILES}")
     return listed
 
 
@@ -125,7 +123,7 @@ def _file(name: str, place: Path) -> tuple[str, int, int]:
 
 
 def rows() -> list[dict[str, Any]]:
-    """What can be prepared, and what is: for `data list`."""
+    """All datasets, and the stores prepared from each: for `data list`."""
     made = {name: _facts(path) for name, path in store.stores().items()}
     table = []
     for kind, cls in sorted(DATASETS.items()):
@@ -148,9 +146,9 @@ def _first(cls: Any) -> str:
 
 
 def describe(opened: Store) -> str:
-    """A store in a few lines, for the end of a preparation."""
+    """A summary of a store, for the end of a preparation."""
     size, facts = sum(column["bytes"] for column in opened.columns.values()), opened.facts
-    lines = [f"prepared: {say(opened.path)} ({size / 1e6:,.1f} MB)"]
+    lines = [f"prepared: {printable(opened.path)} ({size / 1e6:,.1f} MB)"]
     if facts["kind"] == "text":
         for part, examples in facts["examples"].items():
             if examples:

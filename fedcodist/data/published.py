@@ -1,4 +1,4 @@
-"""Where publishers' files are to be had, and what each dataset needs of its preparation."""
+"""Published files, and the interface of a dataset."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from fedcodist.data.store import Writer
 
-Progress = Callable[[int, int | None, str], None]  # (done, of how many or None, what)
+Progress = Callable[[int, int | None, str], None]  # (done, total or None, unit)
 
 
 class Published(NamedTuple):
-    """A file at a public address. Without a SHA-256 that is public knowledge it is named, and not fetched."""
+    """A file at a public address. Without a known SHA-256 its address is shown, and it is not downloaded."""
 
     address: str
     bytes: int | None = None
@@ -25,12 +25,12 @@ class Published(NamedTuple):
 
 
 class Dataset(Protocol):
-    """What can be prepared."""
+    """A dataset that can be prepared as a store."""
 
     kind: ClassVar[str]
     published: ClassVar[tuple[Published, ...]]
-    wants: ClassVar[str]  # what --from may be, in words
+    wants: ClassVar[str]  # a description of what --from may be
 
     def prepare(self, source: Path, writer: Writer, progress: Progress) -> Mapping[str, Any]:
-        """Write the columns, from where the writer's state says; give the facts for the store: at least `kind`."""
+        """Write the columns, continuing from the writer's state, and return the facts of the store: at least `kind`."""
         ...

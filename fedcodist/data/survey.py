@@ -1,32 +1,31 @@
-"""What a task's data look like: how many clients and examples, which labels, how long, and whether any part leaks into another.
+"""Statistics of a task's data: clients, examples, labels, lengths of sentences, and rows that are in more than one part.
 
-Everything is counted from the rows themselves, the way an experiment will see them. Two rows are the same if their contents are; a row of
-the public, held-out or test data that a client also has makes a result say less than it seems to, so it is a finding and not a footnote.
+Everything is counted from the rows themselves, as an experiment will see them. A row of the public, held-out or test data that a client has
+as well weakens every result, so overlaps are a finding and not a footnote.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedcodist.clients import sizes
-from fedcodist.data.splits import digests
+from fedcodist.data.overlap import digests, repeated, shared
 from fedcodist.data.store import Store
 from fedcodist.objective import EOS, PAD, NextToken
 from fedcodist.task import Task
 from fedcodist.types import Array, Examples
 
 BAR, BINS = 40, 12  # characters of the longest bar; bins of a histogram
-BLOCK = 10_000  # rows looked at at once
+BLOCK = 10_000  # rows in memory at once
 MOST_LABELS = 20  # shown one by one
 
 
 class Survey(NamedTuple):
-    """The counts, ready for a table, bars and a picture."""
+    """The counts, for a table, text and a figure."""
 
     task: str
     rows: list[dict[str, Any]]  # one for each part
@@ -36,11 +35,11 @@ class Survey(NamedTuple):
     notes: tuple[str, ...]
 
 
-Parts = Mapping[str, Callable[[], Iterator[Examples]]]  # the blocks of each part, as often as they are wanted
+Parts = Mapping[str, Callable[[], Iterator[Examples]]]  # {part: a function that iterates over its blocks}
 
 
 def survey(task: Task) -> Survey:
-    """Count everything once; no more than a block of rows is in memory."""
+    """The survey of a task; only one block of rows is in memory at a time."""
     text = isinstance(task.objective, NextToken)
     clients = sizes(task.clients)
     parts: Parts = {
@@ -55,11 +54,11 @@ def survey(task: Task) -> Survey:
     if not text:
         skew["labels"] = float(np.mean([len(np.unique(np.asarray(task.clients[client].y))) for client in task.clients]))
     histograms = {"examples of a client": _bins(np.array(list(clients.values()))), **histograms}
-    return Survey(task.name, rows, skew, histograms, overlaps(known), task.notes)
+    return Survey(task.name, rows, skew, histograms, shared(known), task.notes)
 
 
 def survey_public(store: Store) -> Survey:
-    """A store that is no task by itself: public images, or public text."""
+    """The survey of a store that is no task by itself: public images or public text."""
     parts: Parts
     if store.facts["kind"] == "text":
         line, classes = store["public_line"], None
@@ -68,53 +67,38 @@ def survey_public(store: Store) -> Survey:
         classes = store.facts["classes"]
         parts = {split: partial(_blocks, store[f"{split}_x"], store[f"{split}_fine"]) for split in ("train", "test")}
     rows, histograms, known = _look(parts, {}, classes)
-    return Survey(store.path.name, rows, {}, histograms, overlaps(known), tuple(store.facts.get("notes", ())))
+    return Survey(store.path.name, rows, {}, histograms, shared(known), tuple(store.facts.get("notes", ())))
 
 
 def _look(
     parts: Parts, owners: Mapping[str, Any], classes: int | None
 ) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, np.ndarray]]:
-    """A row of counts for each part, the histograms, and the digests; without classes it is text."""
+    """A row of counts for each part, the histograms, and the digests of rows; `classes` is None for text."""
     rows, known, histograms = [], {}, {}
     for name, blocks in parts.items():
         hashes, lengths, labels = [], [], []
         for block in blocks():
             hashes.append(digests(block.x))
             if classes is None:
-                said = np.asarray(block.x)[:, 1:] if block.y is None else np.asarray(block.y)  # the first token is the beginning
-                lengths.append(((said != PAD) & (said != EOS)).sum(1))
+                tokens = np.asarray(block.x)[:, 1:] if block.y is None else np.asarray(block.y)  # without BOS
+                lengths.append(((tokens != PAD) & (tokens != EOS)).sum(1))
             elif block.y is not None:
                 labels.append(np.asarray(block.y))
-        earlier = np.concatenate([*known.values(), np.zeros(0, np.uint64)])
         known[name] = np.concatenate([*hashes, np.zeros(0, np.uint64)])
         y = np.concatenate([*labels, np.zeros(0, np.int32)])
         counts = {"part": name, "clients": owners.get(name, "-"), "examples": len(known[name]), "labels": len(np.unique(y)) or "-"}
-        rows.append(counts | {"also in an earlier part": int(np.isin(known[name], earlier).sum())})
+        rows.append(counts)
         if classes is None:
             histograms[f"words of a sentence, as far as a model reads, {name}"] = _bins(np.concatenate([*lengths, np.zeros(0, int)]))
         elif len(y):
             histograms[f"labels, {name}"] = _labels(y, classes)
+    again = repeated(known)
+    rows = [row | {"also in an earlier part": int(again[row["part"]].sum())} for row in rows]
     return rows, histograms, known
 
 
-def overlaps(known: Mapping[str, np.ndarray]) -> list[tuple[str, str, int]]:
-    """(part, earlier part, how many of its rows are there too) by the digests of their rows, for all pairs that share any.
-
-    >>> overlaps({"clients": np.array([1, 2]), "test": np.array([2, 2, 3])})
-    [('test', 'clients', 2)]
-    """
-    names = list(known)
-    found = []
-    for i, later in enumerate(names):
-        for earlier in names[:i]:
-            shared = int(np.isin(known[later], known[earlier]).sum())
-            if shared:
-                found.append((later, earlier, shared))
-    return found
-
-
-def words(found: Survey) -> str:
-    """The histograms and means for eyes; the parts are a table of their own."""
+def as_text(found: Survey) -> str:
+    """The means, histograms, overlaps and notes as text; the counts of the parts are a table of their own."""
     lines = [", ".join(f"{value:.1f} {name}" for name, value in found.skew.items()) + " of a client, on average"] if found.skew else []
     for title, bins in found.histograms.items():
         most = max((count for _, count in bins), default=0)
@@ -123,16 +107,8 @@ def words(found: Survey) -> str:
         lines += [f"  {name:>{width}} {'#' * round(BAR * count / max(most, 1)):<{BAR}} {count:,}" for name, count in bins]
     lines.append("")
     lines += [f"overlap: {count:,} rows of {later} are also in {earlier}" for later, earlier, count in found.overlaps] or ["overlap: none"]
-    lines += [f"note: {note}" for note in found.notes if not note.endswith(": kept")]  # those are told above
+    lines += [f"note: {note}" for note in found.notes if not note.endswith(": kept")]  # these are the overlaps above
     return "\n".join(lines).lstrip("\n")
-
-
-def draw(found: Survey, path: Path) -> Path:
-    """The histograms as one picture."""
-    from fedcodist.reports.plots import draw_bars
-
-    draw_bars(found.histograms, path)
-    return path
 
 
 def _clients(task: Task) -> Iterator[Examples]:
@@ -166,7 +142,7 @@ def _bins(values: np.ndarray) -> list[tuple[str, int]]:
 
 
 def _labels(y: np.ndarray, classes: int) -> list[tuple[str, int]]:
-    """Each label's count; of many labels, how many labels have how many examples."""
+    """The count of each label; for many labels a histogram of these counts."""
     counts = np.bincount(y, minlength=classes)
     if classes <= MOST_LABELS:
         return [(str(label), int(n)) for label, n in enumerate(counts)]

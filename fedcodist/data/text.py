@@ -1,8 +1,8 @@
-"""Text with authors: Stack Overflow from TFF's and FedJAX's files, anybody's sentences from a table, and C4 as public text.
+"""Text with authors: Stack Overflow from TFF's and FedJAX's files, sentences of one's own from a table, and C4 as public text.
 
-All three give sentences to the same encoder and end as the same kind of store: federated, public, held-out and test sentences as ids, with
-their clients and domains, and the vocabulary. Public text from elsewhere (C4, or a table without clients) takes the vocabulary of the store
-that it is for. A word is what the file has between spaces; prose is cut into sentences and words as the paper does with C4 (A36).
+All three go through the same encoder and become the same kind of store: federated, public, held-out and test sentences as ids, with their
+clients and domains, and the vocabulary. Public text from elsewhere (C4, or a table without clients) uses the vocabulary of the store for
+which it is meant. Words are separated by spaces; prose is divided into sentences and words as the paper does with C4 (A36).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from fedcodist.data.published import Progress, Published
 from fedcodist.data.splits import check_shares, divide, shuffled
 from fedcodist.data.store import Store, Writer, open_store
 from fedcodist.data.vocabulary import Vocabulary, WordPieces, open_vocabulary
-from fedcodist.errors import DataError, bad
+from fedcodist.errors import DataError, data_error
 from fedcodist.readers import c4, files, rows
 from fedcodist.readers.federated import open_federated
 from fedcodist.settings import Problem, SettingError, check, setting, show
 
 SPLITS = {"train": 0, "federated": 0, "public": 1, "held_out": 2, "heldout": 2, "validation": 2, "test": 3}
-WORD_FILES = (".txt", ".json", ".word_count")  # a vocabulary that is named by one of these is a file, by anything else a store
-EVERY = 2_000  # clients or rows between two words about progress
+WORD_FILES = (".txt", ".json", ".word_count")  # a vocabulary whose name ends so is a file, any other is a store
+EVERY = 2_000  # rows between two reports of progress
 
 
 @dataclass(frozen=True)
@@ -80,35 +80,37 @@ class TextFiles:
             stream = rows.read_rows(source, columns, self.errors, scratch.counts, start=scratch.done or 0)
             _read(stream, scratch, progress, lambda row: self._part(f"{source}: row {stream.done}", row), self.domains)
         key = keys.derive(keys.root(self.split_seed), "text")
-        part, names, said = self._divide(source, scratch, key)
+        part, names, notes = self._divide(source, scratch, key)
         sizes = Sizes(self.public_size, self.held_out_size, self.test_size)
         vocabulary = _vocabulary(self.vocabulary, self.vocab)
         finish = Finish(key, vocabulary, self.vocab, self.tokenizer == "pieces", self.max_examples, sizes, self.overlap)
         facts = finish(scratch, part, names)
-        return {**facts, "notes": said + facts["notes"]}
+        return {**facts, "notes": notes + facts["notes"]}
 
     def _part(self, where: str, row: rows.Row) -> int:
         if not self.client:
             return PARTS.index("public")
         if self.test_from is not None:
             if row.split:
-                raise bad(where, f"{show(row.split)} for {self.split}, and test_from", "one of the two", 'split = "" ignores the column')
+                raise data_error(
+                    where, f"{show(row.split)} for {self.split}, and test_from", "one of the two", 'split = "" ignores the column'
+                )
             if not row.date:
-                raise bad(where, f"nothing for {self.date or 'date'}", "a date in each row, for test_from")
+                raise data_error(where, f"nothing for {self.date or 'date'}", "a date in each row, for test_from")
             return PARTS.index("test") if row.date >= self.test_from else UNKNOWN
         if not row.split:
             return UNKNOWN
         if row.split not in SPLITS:
-            raise bad(where, f"{show(row.split)} for {self.split}", ", ".join(SPLITS))
+            raise data_error(where, f"{show(row.split)} for {self.split}", ", ".join(SPLITS))
         return SPLITS[row.split]
 
     def _divide(self, source: Path, scratch: Scratch, key: keys.Key) -> tuple[np.ndarray, list[str], list[str]]:
-        """The part of each client, its name, and what to tell."""
+        """The part of each client, its name, and notes for the user."""
         sizes = np.bincount(scratch.writer.rows("_client"), minlength=len(scratch.clients)) if scratch.clients else np.zeros(0, int)
         part = np.array([part for part, _ in scratch.clients], np.int64)
         names = [name for _, name in scratch.clients]
         if not len(part):
-            raise bad(str(source), "no sentence", "at least one", ", ".join(f"{n} {reason}" for reason, n in scratch.counts.items()))
+            raise data_error(str(source), "no sentence", "at least one", ", ".join(f"{n} {reason}" for reason, n in scratch.counts.items()))
         notes = []
         asked = (part == UNKNOWN) | (part == 0)
         few = asked & (sizes < self.min_examples)
@@ -166,7 +168,9 @@ class StackOverflowFiles:
                     stack.callback(split.close)
                 missing = [name for name in ("train", "held_out", "test") if name not in splits]
                 if missing:
-                    raise bad(str(source), f"no split {', '.join(missing)}", "train, held_out and test", f"found: {', '.join(splits)}")
+                    raise data_error(
+                        str(source), f"no split {', '.join(missing)}", "train, held_out and test", f"found: {', '.join(splits)}"
+                    )
                 work = list(self._work(source, splits, key))
                 self._read(source, splits, work, scratch, progress)
         part = np.array([part for part, _ in scratch.clients], np.int64)
@@ -176,10 +180,10 @@ class StackOverflowFiles:
         return finish(scratch, part, names)
 
     def _work(self, source: Path, splits: Mapping[str, Any], key: keys.Key) -> Iterator[tuple[str, int, str, np.ndarray | None]]:
-        """(split, part, client, rows) of everything that is to be read, rows None being all."""
+        """(split, part, client, rows) of all that is to be read; rows = None means all rows."""
         sizes = {client: n for client, n in splits["train"].clients().items() if n}
         if self.clients > len(sizes):
-            raise bad(f"{source}: clients", str(self.clients), f"at most the {len(sizes)} training clients")
+            raise data_error(f"{source}: clients", str(self.clients), f"at most the {len(sizes)} training clients")
         order = shuffled(sizes, keys.derive(key, "clients"))
         for client in order[: self.clients]:
             yield "train", 0, client, None
@@ -192,7 +196,7 @@ class StackOverflowFiles:
         for part, name, most in ((2, "held_out", self.held_out_size), (3, "test", self.test_size)):
             sizes = {client: n for client, n in splits[name].clients().items() if n}
             if not sizes:
-                raise bad(f"{source}: {name}", "no client with a sentence", "at least one")
+                raise data_error(f"{source}: {name}", "no client with a sentence", "at least one")
             ids, counts = list(sizes), np.array(list(sizes.values()), np.int64)
             ends = np.cumsum(counts)
             chosen = np.sort(_sample(keys.derive(key, name), int(ends[-1]), most))
@@ -205,7 +209,9 @@ class StackOverflowFiles:
         for k, (split, part, client, chosen) in enumerate(work[start:], start=start + 1):
             columns = splits[split].read(client)
             if "tokens" not in columns:
-                raise bad(f"{source}: {split}: client {client}", "no feature tokens", "tokens and type", f"found: {', '.join(columns)}")
+                raise data_error(
+                    f"{source}: {split}: client {client}", "no feature tokens", "tokens and type", f"found: {', '.join(columns)}"
+                )
             tokens, types = columns["tokens"], columns.get("type", [b""] * len(columns["tokens"]))
             enough = False
             for row in range(len(tokens)) if chosen is None else chosen.tolist():
@@ -244,23 +250,23 @@ class C4Files:
             _read(stream, scratch, progress, lambda row: PARTS.index("public"), (), self.size)
         part = np.full(len(scratch.clients), PARTS.index("public"))
         if not len(part):
-            raise bad(str(source), "no sentence", "at least one")
+            raise data_error(str(source), "no sentence", "at least one")
         finish = Finish(keys.root(0), vocabulary_of(store), sizes=Sizes(self.size), overlap="allow")
         return finish(scratch, part, [name for _, name in scratch.clients])
 
 
 def vocabulary_of(store: Store) -> Vocabulary | WordPieces:
     """The vocabulary of a text store."""
-    said = store.text("vocabulary")
+    lines = store.text("vocabulary")
     return (
-        Vocabulary(tuple(said))
+        Vocabulary(tuple(lines))
         if store.facts["vocabulary"]["kind"] == "words"
-        else WordPieces(tuple(json.loads("\n".join(said))["pieces"]))
+        else WordPieces(tuple(json.loads("\n".join(lines))["pieces"]))
     )
 
 
 def _vocabulary(given: str | None, size: int) -> Vocabulary | WordPieces | None:
-    """That of a store, of a file, or of the first words of a word count."""
+    """The vocabulary of a store, of a file, or of the first words of a word count."""
     if given is None:
         return None
     if not given.endswith(WORD_FILES):
@@ -269,21 +275,21 @@ def _vocabulary(given: str | None, size: int) -> Vocabulary | WordPieces | None:
 
 
 def _word_count(path: str, size: int) -> tuple[str, ...]:
-    """The first words of a publisher's word count: lines of a word and how often it occurs, the most frequent first."""
+    """The first words of a publisher's word count, whose lines are a word and its count, the most frequent first."""
     words = []
     with files.unpacked(path, 2**28) as stream:
         for number, line in enumerate(stream, start=1):
-            said = line.decode("utf-8", "replace").split()
-            if len(said) != 2 or not said[1].isdecimal():
-                raise bad(f"{path}: line {number}", repr(line[:40]), "a word and a number")
-            words.append(said[0])
+            pair = line.decode("utf-8", "replace").split()
+            if len(pair) != 2 or not pair[1].isdecimal():
+                raise data_error(f"{path}: line {number}", repr(line[:40]), "a word and a number")
+            words.append(pair[0])
             if len(words) == size:
                 break
     return tuple(words)
 
 
 def _read(stream: rows.Rows, scratch: Scratch, progress: Progress, part: Any, domains: tuple[str, ...], most: int | None = None) -> None:
-    """All rows of a stream into the scratch columns."""
+    """Write all rows of a stream, or the first `most`, to the scratch columns."""
     allowed, seen = set(domains), len(scratch.writer.rows("_client")) if scratch.clients else 0
     enough = False
     for row in stream:
@@ -291,7 +297,7 @@ def _read(stream: rows.Rows, scratch: Scratch, progress: Progress, part: Any, do
             scratch.counts["rows of other domains"] += 1
             continue
         enough |= scratch.add(part(row), row.client, row.domain, row.words)
-        if enough and stream.whole:  # between two rows of the file: what comes after a mark is read again, and nothing else
+        if enough and stream.whole:  # between two rows of the file: after an interruption exactly what follows the mark is read again
             scratch.mark(stream.done)
             enough = False
         seen += 1
@@ -304,7 +310,7 @@ def _read(stream: rows.Rows, scratch: Scratch, progress: Progress, part: Any, do
 
 
 def _sample(key: keys.Key, n: int, most: int) -> np.ndarray:
-    """`most` different numbers below n, without a permutation of all: repeated draws are drawn again."""
+    """`most` different numbers below n, in the order of the draws; repeated ones are drawn again, which needs no permutation of n."""
     if most >= n:
         return np.arange(n)
     found = np.zeros(0, np.int64)

@@ -1,7 +1,7 @@
-"""The two vocabularies, of whole words and of word pieces: from words to ids.
+"""Vocabularies of whole words and of word pieces: from words to ids.
 
-Ids follow A6: PAD, BOS, EOS, what is known from 3, OOV the last. A vocabulary is fitted once, written to a file and known by the digest of
-what it holds, so that two runs cannot silently speak different ids. Stemming and stop words are deliberately absent.
+Ids follow A6: PAD, BOS, EOS, known words from 3 on, and OOV as the last. A vocabulary is fitted once, written to a file and identified by
+the digest of its content, so that two runs cannot silently use different ids. Stemming and stop words are deliberately absent.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import Any
 
 import numpy as np
 
-from fedcodist.errors import DataError, bad
+from fedcodist.errors import DataError, data_error
 from fedcodist.objective import BOS, EOS, FIRST, PAD
 from fedcodist.readers.files import sniff, unpacked
-from fedcodist.readers.sentences import _library
+from fedcodist.readers.libraries import text_library
 from fedcodist.settings import show
 from fedcodist.storage.durable import replace_file
 
 SPECIALS = FIRST + 1  # PAD, BOS, EOS and OOV
 LARGEST_BYTES = 50 * 10**6  # of a vocabulary's file
-MOST_LETTERS = 1_000  # characters that pieces are made of
-MOST_WORDS = 20_000_000  # shown to the trainer of pieces; larger counts are scaled down
-PIECES = "fedcodist word pieces"  # what a file of them says it is
+MOST_LETTERS = 1_000  # different characters in pieces
+MOST_WORDS = 20_000_000  # given to the trainer of pieces; larger counts are scaled down
+PIECES = "fedcodist word pieces"  # the kind in a file of pieces
 UNKNOWN = "[UNK]"  # never in lower-cased text
-CACHED = 2**17  # words whose pieces are remembered
+CACHED = 2**17  # words whose pieces are cached
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Vocabulary:
 
     @classmethod
     def fit(cls, counts: Counter[str], size: int = 10_000) -> Vocabulary:
-        """The `size` most frequent words; of equally frequent ones, those that come first in the alphabet."""
+        """The `size` most frequent words, ties in alphabetical order."""
         _check_fit(counts, size)
         return cls(tuple(sorted(counts, key=lambda word: (-counts[word], word))[:size]))
 
@@ -61,7 +61,7 @@ class Vocabulary:
 
     @property
     def oov(self) -> int:
-        """The id of every other word: the last."""
+        """The id of every unknown word: the last."""
         return self.size - 1
 
     @functools.cached_property
@@ -74,7 +74,7 @@ class Vocabulary:
 
     @property
     def content(self) -> bytes:
-        """What its file holds: a word a line."""
+        """The content of its file: one word per line."""
         return "".join(f"{word}\n" for word in self.words).encode()
 
     @functools.cached_property
@@ -89,7 +89,7 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class WordPieces:
-    """Pieces of words, as BERT has them: `##` marks those that go on a word. The longest that fits is taken, from the left.
+    """Pieces of words, as BERT has them: `##` marks those that continue a word. From the left, the longest piece that fits is taken.
 
     >>> known = WordPieces(("##ing", "##s", "rain"))
     >>> known.encode(["rain", "raining", "snow"]), known.size
@@ -101,7 +101,7 @@ class WordPieces:
     def __post_init__(self) -> None:
         _check_words("word pieces", self.pieces, "piece")
         if list(self.pieces) != sorted(self.pieces):
-            raise bad("word pieces", "pieces in another order", "sorted pieces", "else the same pieces would have several ids")
+            raise data_error("word pieces", "pieces in another order", "sorted pieces", "else the same pieces would have several ids")
 
     @property
     def size(self) -> int:
@@ -110,23 +110,23 @@ class WordPieces:
 
     @property
     def oov(self) -> int:
-        """The id of every word that cannot be made of pieces: the last."""
+        """The id of every word that cannot be composed of pieces: the last."""
         return self.size - 1
 
     @functools.cached_property
     def _of_word(self) -> Callable[[str], tuple[int, ...]]:
-        models = _library("tokenizers.models", "word pieces", "text")
+        models = text_library("tokenizers.models", "word pieces")
         ids = {piece: FIRST + i for i, piece in enumerate(self.pieces)} | {UNKNOWN: self.oov}
         model = models.WordPiece(ids, unk_token=UNKNOWN, max_input_chars_per_word=100, continuing_subword_prefix="##")
         return functools.lru_cache(CACHED)(lambda word: tuple(token.id for token in model.tokenize(word)))
 
     def encode(self, words: Iterable[str]) -> list[int]:
-        """The ids of the pieces of all words, one after the other."""
+        """The ids of the pieces of all words, concatenated."""
         return list(itertools.chain.from_iterable(map(self._of_word, words)))
 
     @property
     def content(self) -> bytes:
-        """What its file holds."""
+        """The content of its file."""
         return json.dumps({"kind": PIECES, "pieces": self.pieces}, ensure_ascii=False, indent=0).encode() + b"\n"
 
     @functools.cached_property
@@ -140,9 +140,9 @@ class WordPieces:
 
 
 def fit_pieces(counts: Counter[str], size: int = 4_000) -> WordPieces:
-    """At most `size` pieces that write these words shortly: the same for the same counts, in every process."""
+    """At most `size` pieces that spell these words in few pieces; the same counts give the same pieces in every process."""
     _check_fit(counts, size)
-    tokenizers = _library("tokenizers", "word pieces", "text")
+    tokenizers = text_library("tokenizers", "word pieces")
     lower: Counter[str] = Counter()
     letters: Counter[str] = Counter()
     for word, count in sorted(counts.items()):
@@ -150,11 +150,11 @@ def fit_pieces(counts: Counter[str], size: int = 4_000) -> WordPieces:
         for letter in word.lower():
             letters[letter] += count
     _check_words("vocabulary", tuple(lower), "word")
-    # At most half of the pieces are single letters (each begins a word or goes on with it).
+    # At most half of the pieces are single letters (each can begin and continue a word).
     known = set(sorted(letters, key=lambda letter: (-letters[letter], letter))[: min(MOST_LETTERS, max(1, size // 4))])
     usable = {word: count for word, count in lower.items() if known.issuperset(word)}
-    # The trainer numbers letters in the random order of a hash table, and of equally frequent pairs it joins the one of the smaller
-    # numbers. Naming all letters before, in order, is what makes two trainings learn the same pieces.
+    # The trainer numbers letters in the random order of a hash table, and breaks ties between pairs by these numbers. Naming all letters
+    # in advance, in order, makes every training learn the same pieces.
     going_on = {f"##{letter}" for word in usable for letter in word[1:]}
     alphabet = [UNKNOWN, *sorted(known), *sorted(going_on)]
     trainer = tokenizers.trainers.WordPieceTrainer(
@@ -167,19 +167,19 @@ def fit_pieces(counts: Counter[str], size: int = 4_000) -> WordPieces:
 
 
 def open_vocabulary(path: str | Path) -> Vocabulary | WordPieces:
-    """A vocabulary from its file: words from .txt, one a line; pieces from .json. Everything that is odd about it is a DataError."""
+    """A vocabulary from its file: words from .txt, one per line, or pieces from .json. Anything malformed is a DataError."""
     kind = Path(path).suffix
     if kind not in (".txt", ".json"):
-        raise bad(str(path), f"a vocabulary named {show(Path(path).name)}", "a .txt file of words or a .json file of word pieces")
+        raise data_error(str(path), f"a vocabulary named {show(Path(path).name)}", "a .txt file of words or a .json file of word pieces")
     with unpacked(path, LARGEST_BYTES) as file:
         raw = file.read()
     if not raw:
-        raise bad(str(path), sniff(raw), "at least one word")
+        raise data_error(str(path), sniff(raw), "at least one word")
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise bad(f"{path}: line {line}", f"the bytes {show(raw[error.start : error.end])}", "UTF-8") from error
+        raise data_error(f"{path}: line {line}", f"the bytes {show(raw[error.start : error.end])}", "UTF-8") from error
     if kind == ".txt":
         words = tuple(text.removesuffix("\n").split("\n"))
         _check_words(str(path), words, "line")
@@ -193,7 +193,7 @@ def open_vocabulary(path: str | Path) -> Vocabulary | WordPieces:
 
 
 def line(ids: Sequence[int], length: int) -> np.ndarray:
-    """[length + 1]: BOS, the ids, EOS if there is room, PAD. A model reads all but the last and says all but the first.
+    """[length + 1]: BOS, the ids, EOS if there is room, PAD. A model reads all but the last token and predicts all but the first.
 
     >>> line([7, 8], 4).tolist(), line([7, 8, 9, 7, 8], 4).tolist()
     ([1, 7, 8, 2, 0], [1, 7, 8, 9, 7])
@@ -211,17 +211,17 @@ def lines(rows: Sequence[Sequence[int]], length: int, dtype: Any = np.int32) -> 
     sizes = np.fromiter(map(len, shown), np.int64, len(shown))
     flat = np.fromiter(itertools.chain.from_iterable(shown), np.int64, int(sizes.sum()))
     if len(flat) and (flat.min() < 0 or flat.max() > np.iinfo(dtype).max):
-        raise bad("ids", f"{flat.min()} to {flat.max()}", f"0 to {np.iinfo(dtype).max}, the largest {np.dtype(dtype)}")
+        raise data_error("ids", f"{flat.min()} to {flat.max()}", f"0 to {np.iinfo(dtype).max}, the largest {np.dtype(dtype)}")
     table = np.full((len(shown), length + 1), PAD, dtype)
     table[:, 0] = BOS
-    table[:, 1:][np.arange(length) < sizes[:, None]] = flat  # row by row, which is the order of flat
+    table[:, 1:][np.arange(length) < sizes[:, None]] = flat  # a mask is filled row by row, which is the order of `flat`
     short = np.flatnonzero(sizes < length)
     table[short, sizes[short] + 1] = EOS
     return table
 
 
 def _repeated(counts: dict[str, int]) -> Iterator[str]:
-    """Each word as often as it occurs, in texts of bounded size."""
+    """Texts of bounded size in which each word occurs as often as it was counted."""
     scale = min(1.0, MOST_WORDS / max(1, sum(counts.values())))
     for word, count in counts.items():
         left = max(1, round(scale * count))
@@ -235,36 +235,36 @@ def _pieces(path: str, text: str) -> tuple[str, ...]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise bad(path, f"no JSON ({error})", allowed) from error
+        raise data_error(path, f"no JSON ({error})", allowed) from error
     if not isinstance(found, dict) or set(found) != {"kind", "pieces"} or found["kind"] != PIECES or not isinstance(found["pieces"], list):
-        raise bad(path, show(found), allowed)
+        raise data_error(path, show(found), allowed)
     return tuple(found["pieces"])
 
 
 def _check_words(where: str, words: tuple[Any, ...], what: str) -> None:
-    """DataError unless these can stand one a line in a file and be told apart."""
+    """DataError unless these are different words that can be stored one per line."""
     if not words:
-        raise bad(where, "no words", "at least one")
+        raise data_error(where, "no words", "at least one")
     seen: dict[str, int] = {}
     for number, word in enumerate(words, 1):
         place = f"{where}: {what} {number}"
         if not isinstance(word, str):
-            raise bad(place, show(word), "a string")
+            raise data_error(place, show(word), "a string")
         if word.split() != [word] or "\0" in word or any("\ud800" <= letter <= "\udfff" for letter in word):
-            raise bad(place, show(word) if word else "nothing", "a word without white space")
+            raise data_error(place, show(word) if word else "nothing", "a word without white space")
         if word in seen:
-            raise bad(place, f"{show(word)} for the second time", "each word once", f"first in {what} {seen[word]}")
+            raise data_error(place, f"{show(word)} for the second time", "each word once", f"first in {what} {seen[word]}")
         seen[word] = number
 
 
 def _check_fit(counts: Counter[str], size: int) -> None:
     if size < 1:
-        raise bad("vocabulary", f"size {size}", "at least 1")
+        raise data_error("vocabulary", f"size {size}", "at least 1")
     if not counts:
-        raise bad("vocabulary", "no words", "at least one")
+        raise data_error("vocabulary", "no words", "at least one")
 
 
 def _save(path: str | Path, suffix: str, content: bytes) -> None:
     if Path(path).suffix != suffix:
-        raise bad(str(path), f"a vocabulary named {show(Path(path).name)}", f"a name that ends with {suffix}")
+        raise data_error(str(path), f"a vocabulary named {show(Path(path).name)}", f"a name that ends with {suffix}")
     replace_file(Path(path), content)

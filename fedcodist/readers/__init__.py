@@ -1,5 +1,5 @@
-"""Readers: one file format a module, from somebody else's bytes to arrays and rows.
+"""Readers: one module for each file format, from bytes that somebody else wrote to arrays and rows.
 
-Every reader treats its file as hostile: nothing is executed, nothing is unpacked to disk, no claim of a header is believed before it is
-compared with the bytes that are there, and what is wrong is one DataError that names the place. Readers know no task.
+Every reader treats its file as hostile: nothing in it is executed or unpacked to disk, what a header claims is checked against the bytes
+that are there, and whatever is wrong becomes one DataError that names the place. Readers know nothing of tasks.
 """

@@ -1,8 +1,8 @@
-"""CIFAR-10 and CIFAR-100 as their publisher gives them: the binary release, or the python release, from a folder or an archive.
+"""CIFAR-10 and CIFAR-100 as published: the binary release or the Python release, from a directory or an archive.
 
-A record of the binary release is its labels (CIFAR-100: coarse, then fine) and 3,072 bytes of pixels, channel by channel. The python
-release is pickles; each file is compared with the publisher's digest before it is looked into, and then only its data is read (see
-`unpickle`). Deliberately absent: downloading, the names of the labels, and any change of a pixel.
+A record of the binary release is its labels (CIFAR-100: coarse, then fine) and 3,072 bytes of pixels, channel by channel. The Python
+release consists of pickles; the digest of each file is compared with the publisher's before it is opened, and then only its data is read
+(see `unpickle`). Deliberately absent: downloading, the names of the labels, and any change to the pixels.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from fedcodist.errors import bad
+from fedcodist.errors import data_error
 from fedcodist.readers import unpickle
 from fedcodist.readers.files import CHUNK, kind, members, open_file, sniff
 from fedcodist.settings import show
 
 PIXELS = 3 * 32 * 32
-MOST_BYTES = 2**30  # of one file: seven times the largest that was published
-# Of the files as they were published, to recognise them: nobody can make another file with a given digest, md5 or not.
+MOST_BYTES = 2**30  # of one file: seven times the largest published one
+# MD5 of the published files, to recognise them: nobody can make another file with a given digest, not even with MD5.
 PUBLISHED = {
     "cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8",
     "train.bin": "6172c7755cfe09b2fe270c85cebc1b15",
@@ -49,7 +49,7 @@ BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
 
 
 class Labelled(NamedTuple):
-    """The images of one split and what they show."""
+    """The images of one split and their labels."""
 
     x: np.ndarray  # uint8 [rows, 32, 32, 3]
     y: np.ndarray  # uint8 [rows]
@@ -57,12 +57,12 @@ class Labelled(NamedTuple):
 
 
 class _Release(NamedTuple):
-    """One of the two datasets in one of its two forms."""
+    """One of the two data sets in one of its two releases."""
 
     folder: str
     splits: Mapping[str, tuple[str, ...]]  # the files of each split, in order
     binary: bool
-    classes: tuple[int, ...]  # of each label of a record, in order; the last is the label proper
+    classes: tuple[int, ...]  # of each label of a record, in order; the last is the one to predict
     keys: tuple[str, ...]  # the labels' names in a pickle
 
     @property
@@ -85,8 +85,8 @@ def read_cifar100(
 ) -> dict[str, Labelled]:
     """The splits train and test of CIFAR-100.
 
-    `digests` gives the md5 or sha256 of files by their names, instead of the publisher's; a file named there must have it, in either
-    release. `records` gives how many images a split must have; the published ones have 50,000 and 10,000.
+    `digests` maps names of files to the MD5 or SHA-256 that they must have, in either release, instead of the publisher's. `records` maps
+    splits to the number of images that they must have; the published ones have 50,000 and 10,000.
     """
     return _read(path, CIFAR100, digests, records)
 
@@ -99,9 +99,9 @@ def read_cifar10(
 
 
 def sources(path: str | Path) -> list[dict[str, Any]]:
-    """What would be read at this path: {name, bytes, sha256, published} of each file, and of the archive before them.
+    """What would be read at this path: {name, bytes, sha256, published} of each file, preceded by those of the archive, if it is one.
 
-    `published` is true or false where the publisher's digest is known, and None elsewhere.
+    `published` says whether the digest is the publisher's; it is None where that one is not known.
     """
     found: list[dict[str, Any]] = []
     if kind(path) == "a file":
@@ -123,7 +123,7 @@ def _source(name: str, stream: IO[bytes]) -> dict[str, Any]:
 
 
 def _files(path: str | Path, releases: tuple[_Release, ...]) -> Iterator[tuple[_Release, str, IO[bytes]]]:
-    """(release, name, stream) of the files of the first release that is found."""
+    """(release, name, stream) of each file of the first release that is found."""
     if kind(path) == "a directory":
         for release in releases:
             for folder in (Path(path), Path(path) / release.folder):
@@ -150,15 +150,15 @@ def _read(
         data = _bytes(where, stream)
         _check_digest(where, name, data, release, digests)
         parts[name] = _binary(where, data, release) if release.binary else _python(where, data, release)
-        del data  # not to be kept while the next file is read
+        del data  # free the memory before the next file is read
     missing = [name for name in release.files if name not in parts]
     if missing:
         wanted = " or ".join(f"those of {r.folder}" for r in releases) if not parts else f"all files of {release.folder}"
-        raise bad(str(path), f"no file {', '.join(missing)}", wanted)
+        raise data_error(str(path), f"no file {', '.join(missing)}", wanted)
     found = {split: _join([parts.pop(name) for name in names]) for split, names in release.splits.items()}
     for split, count in (records or {}).items():
         if len(found[split].y) != count:
-            raise bad(f"{path}: {split}", f"{len(found[split].y)} images", f"{count}")
+            raise data_error(f"{path}: {split}", f"{len(found[split].y)} images", f"{count}")
     return found
 
 
@@ -167,21 +167,21 @@ def _bytes(where: str, stream: IO[bytes]) -> bytearray:
     while chunk := stream.read(CHUNK):
         data += chunk
         if len(data) > MOST_BYTES:
-            raise bad(where, f"more than {MOST_BYTES} bytes", "a file of CIFAR")
+            raise data_error(where, f"more than {MOST_BYTES} bytes", "a file of CIFAR")
     return data
 
 
 def _check_digest(where: str, name: str, data: bytearray, release: _Release, digests: Mapping[str, str] | None) -> None:
-    """DataError unless the file is the one that it should be. Records are only checked on request, pickles always."""
+    """DataError unless the file has the right digest. Binary files are checked on request, pickles always."""
     wanted = (digests or {}).get(name) or (None if release.binary else PUBLISHED.get(name))
     if wanted is None:
         return
     if len(wanted) not in (32, 64):
-        raise bad(f"the digest of {name}", show(wanted), "an md5 or a sha256")
+        raise data_error(f"the digest of {name}", show(wanted), "an md5 or a sha256")
     found = (hashlib.sha256(data) if len(wanted) == 64 else hashlib.md5(data, usedforsecurity=False)).hexdigest()
     if found != wanted.lower():
         hint = "" if release.binary else "a pickle from elsewhere is not opened; the binary release needs no digest"
-        raise bad(where, f"digest {found}, {len(data)} bytes", f"digest {wanted}", hint)
+        raise data_error(where, f"digest {found}, {len(data)} bytes", f"digest {wanted}", hint)
 
 
 def _binary(where: str, data: bytearray, release: _Release) -> Labelled:
@@ -190,10 +190,12 @@ def _binary(where: str, data: bytearray, release: _Release) -> Labelled:
     if not data or data[0] >= release.classes[0]:  # no known kind of file begins like a record
         known = sniff(bytes(data[:16]))
         if "begins with" not in known:
-            raise bad(where, known, f"records of {size} bytes")
+            raise data_error(where, known, f"records of {size} bytes")
     if len(data) % size:
         whole = len(data) // size * size
-        raise bad(where, f"{len(data)} bytes", f"whole records of {size}, such as {whole or size} or {whole + size} bytes", "truncated?")
+        raise data_error(
+            where, f"{len(data)} bytes", f"whole records of {size}, such as {whole or size} or {whole + size} bytes", "truncated?"
+        )
     rows = np.frombuffer(data, np.uint8).reshape(-1, size)
     columns = [_labels(where, rows[:, i].copy(), classes) for i, classes in enumerate(release.classes)]
     return Labelled(_images(rows[:, labels:]), columns[-1], columns[0] if labels > 1 else None)
@@ -202,22 +204,22 @@ def _binary(where: str, data: bytearray, release: _Release) -> Labelled:
 def _python(where: str, data: bytearray, release: _Release) -> Labelled:
     table = unpickle.read(where, data)
     if not isinstance(table, dict):
-        raise bad(where, f"a {type(table).__name__}", "a table with data and labels")
+        raise data_error(where, f"a {type(table).__name__}", "a table with data and labels")
     table = {key.decode("latin-1") if isinstance(key, bytes) else key: value for key, value in table.items()}
     pixels = table.get("data")
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != PIXELS or not len(pixels):
         got = f"{pixels.dtype} {list(pixels.shape)}" if isinstance(pixels, np.ndarray) else show(type(pixels).__name__)
-        raise bad(f"{where}: data", got, f"uint8 [images, {PIXELS}]")
+        raise data_error(f"{where}: data", got, f"uint8 [images, {PIXELS}]")
     columns = []
     for key, classes in zip(release.keys, release.classes, strict=True):
         labels = table.get(key)
         if isinstance(labels, np.ndarray) and labels.ndim == 1:
             labels = labels.tolist()
         if not isinstance(labels, list) or len(labels) != len(pixels) or not all(type(label) is int for label in labels):
-            raise bad(f"{where}: {key}", show(type(labels).__name__), f"a list of {len(pixels)} whole numbers")
+            raise data_error(f"{where}: {key}", show(type(labels).__name__), f"a list of {len(pixels)} whole numbers")
         wrong = next((i for i, label in enumerate(labels) if not 0 <= label < classes), None)
         if wrong is not None:
-            raise bad(f"{where}: {key}", f"label {show(labels[wrong])} in record {wrong}", f"0 to {classes - 1}")
+            raise data_error(f"{where}: {key}", f"label {show(labels[wrong])} in record {wrong}", f"0 to {classes - 1}")
         columns.append(np.array(labels, np.uint8))
     return Labelled(_images(pixels), columns[-1], columns[0] if len(columns) > 1 else None)
 
@@ -225,12 +227,12 @@ def _python(where: str, data: bytearray, release: _Release) -> Labelled:
 def _labels(where: str, labels: np.ndarray, classes: int) -> np.ndarray:
     wrong = np.flatnonzero(labels >= classes)
     if len(wrong):
-        raise bad(where, f"label {labels[wrong[0]]} in record {wrong[0]}", f"0 to {classes - 1}", f"{len(wrong)} such records")
+        raise data_error(where, f"label {labels[wrong[0]]} in record {wrong[0]}", f"0 to {classes - 1}", f"{len(wrong)} such records")
     return labels
 
 
 def _images(pixels: np.ndarray) -> np.ndarray:
-    """From a plane for each colour to a colour for each pixel; a copy, so that the file's bytes can go."""
+    """From [channel, row, column] to [row, column, channel]; a copy, so that the bytes of the file can be freed."""
     return np.ascontiguousarray(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
 
 

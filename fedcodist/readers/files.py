@@ -1,7 +1,7 @@
-"""Opening what a user names: nothing hangs, nothing is unpacked to disk, and no archive is larger inside than it may be.
+"""Opening a path that a user gives: nothing hangs, nothing is unpacked to disk, and no archive unpacks to more than its size allows.
 
-A path may be a directory, a .tar, .tar.gz, .tgz or .zip; `members` gives the wanted files of either, by their exact names, as streams.
-`unpacked` reads .gz, .xz and .lzma through, with a limit on how much may come out for what goes in.
+A path may be a directory, a .tar, .tar.gz, .tgz or .zip; `members` gives the wanted files of either as streams, by their exact names.
+`unpacked` decompresses .gz, .xz and .lzma as a stream, with a limit on the ratio of the sizes.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from fedcodist.errors import DataError, bad
+from fedcodist.errors import DataError, data_error
 
-RATIO, SMALL_BYTES = 200, 64 * 2**20  # more than this many bytes, that shrank this much, are a bomb
+RATIO, SMALL_BYTES = 200, 64 * 2**20  # more bytes than this, compressed more than this, are a decompression bomb
 MOST_MEMBERS = 100_000  # of an archive
 CHUNK = 2**20
-# Extended headers of a tar are read whole, and searched with patterns whose work grows with the square of their length.
+# tarfile reads extended headers whole, and searches them in time that grows with the square of their length.
 MOST_HEADER, MOST_HEADER_WORK = 4096, 10**9
 KINDS = {
     stat.S_IFREG: "a file",
@@ -37,7 +37,7 @@ KINDS = {
     stat.S_IFBLK: "a device",
 }
 NPY, ZIP, ZIP_EMPTY, GZIP, XZ = b"\x93NUMPY", b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b", b"\xfd7zXZ\x00"
-LZMA = b"\x5d\x00\x00"  # the old .lzma format, which has no magic number: this is its usual beginning
+LZMA = b"\x5d\x00\x00"  # the old .lzma format has no magic number; this is how such files usually begin
 SQLITE, HDF5, PARQUET, ARROW = b"SQLite format 3\x00", b"\x89HDF\r\n\x1a\n", b"PAR1", b"ARROW1"
 NAMES = {
     NPY: "a .npy file",
@@ -52,7 +52,7 @@ NAMES = {
 }
 # Protocols 2 to 5 begin with their number; 0 and 1 with the opcode of a list, a dict, a tuple or a class.
 PICKLES = (b"\x80\2", b"\x80\3", b"\x80\4", b"\x80\5", b"(l", b"(d", b"(t", b"cn", b"]q", b"}q")
-# What a damaged archive may raise; RuntimeError is an encrypted one.
+# What a damaged archive may raise; an encrypted one raises RuntimeError.
 DAMAGED = (
     *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, RuntimeError),
     *(ValueError, TypeError, IndexError, OverflowError, MemoryError),
@@ -60,7 +60,7 @@ DAMAGED = (
 
 
 def kind(path: str | Path) -> str:
-    """What a path is, without opening it: a FIFO would wait for ever.
+    """What a path is, without opening it: opening a FIFO would wait for ever.
 
     >>> kind("/"), kind("/no/such/place")
     ('a directory', 'nothing at this path')
@@ -78,20 +78,20 @@ def open_file(path: str | Path, allowed: str = "a file") -> IO[bytes]:
     """A regular file, opened; anything else is a DataError that says what it is."""
     found = kind(path)
     if found != "a file":
-        raise bad(str(path), found, allowed)
+        raise data_error(str(path), found, allowed)
     try:
-        # Not to wait even if the path became a FIFO in the meantime.
+        # Non-blocking, in case the path has become a FIFO in the meantime.
         file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)), "rb")
     except OSError as error:
-        raise bad(str(path), f"{error.strerror}", "a file that can be read") from error
+        raise data_error(str(path), f"{error.strerror}", "a file that can be read") from error
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise bad(str(path), "something that is no file", allowed)
+        raise data_error(str(path), "something that is no file", allowed)
     return file
 
 
 def sniff(start: bytes) -> str:
-    """What a file is by its first bytes.
+    """What a file is, judged by its first bytes.
 
     >>> sniff(b"PAR1...."), sniff(b"\\x80\\x04..."), sniff(b"hello")
     ('a Parquet file', 'a pickle', "a file that begins with b'hello'")
@@ -103,17 +103,17 @@ def sniff(start: bytes) -> str:
 
 
 def check_magic(path: str | Path, file: IO[bytes], wanted: tuple[bytes, ...], allowed: str) -> None:
-    """DataError unless the file begins as wanted; it stands at its beginning again afterwards."""
+    """DataError unless the file begins with one of the wanted magic numbers; then it is rewound."""
     start = file.read(16)
     file.seek(0)
     if not start.startswith(wanted):
-        raise bad(str(path), sniff(start), allowed)
+        raise data_error(str(path), sniff(start), allowed)
 
 
 class Limited(io.RawIOBase):
-    """A stream that refuses to give more than `most` bytes: what comes out of an archive is not to be believed.
+    """A stream that refuses to give more than `most` bytes, since the sizes that an archive claims cannot be trusted.
 
-    Closing it closes `also`, the files beneath.
+    Closing it also closes the underlying files, `also`.
     """
 
     def __init__(self, where: str, stream: IO[bytes], most: int, allowed: str, *also: IO[bytes]):
@@ -131,16 +131,16 @@ class Limited(io.RawIOBase):
         try:
             data = self.stream.read(len(buffer))
         except DAMAGED as error:
-            raise bad(self.where, f"a file that is truncated or damaged ({_reason(error)})", self.allowed) from error
+            raise data_error(self.where, f"a file that is truncated or damaged ({_reason(error)})", self.allowed) from error
         self.left -= len(data)
         if self.left < 0:
-            raise bad(self.where, "more bytes than it may hold", self.allowed)
+            raise data_error(self.where, "more bytes than it may hold", self.allowed)
         buffer[: len(data)] = data
         return len(data)
 
 
 def unpacked(path: str | Path, most: int | None = None) -> IO[bytes]:
-    """The bytes of a plain, .gz, .xz or .lzma file, as a buffered stream; a DataError where it is damaged or a bomb."""
+    """The bytes of a plain, .gz, .xz or .lzma file as a buffered stream; reading a damaged file or a bomb raises DataError."""
     file = open_file(path)
     start = file.read(8)
     file.seek(0)
@@ -159,10 +159,10 @@ def unpacked(path: str | Path, most: int | None = None) -> IO[bytes]:
 
 
 def members(path: str | Path, wanted: Mapping[str, int | None]) -> Iterator[tuple[str, IO[bytes]]]:
-    """(name, stream) of each wanted file, where `wanted` gives its exact size (None: any), from a directory or an archive.
+    """(name, stream) of each wanted file of a directory or an archive; `wanted` maps names to exact sizes (None: any size).
 
-    Names are compared without the folders before them; an archive is read once, in its own order, and nothing is written. Each stream is
-    to be read before the next one is asked for. A file of another size is a DataError; those that are missing are simply not given.
+    Names are compared without their directories; an archive is read once, in its own order, and nothing is written. Read each stream before
+    asking for the next one. A file of another size is a DataError; missing files are skipped.
     """
     found = kind(path)
     if found == "a directory":
@@ -174,7 +174,7 @@ def members(path: str | Path, wanted: Mapping[str, int | None]) -> Iterator[tupl
                     yield name, file
         return
     if found != "a file":
-        raise bad(str(path), found, "a directory, a .tar, .tar.gz or .zip file")
+        raise data_error(str(path), found, "a directory, a .tar, .tar.gz or .zip file")
     with open_file(path) as file:
         start = file.read(512)
         file.seek(0)
@@ -184,15 +184,15 @@ def members(path: str | Path, wanted: Mapping[str, int | None]) -> Iterator[tupl
             elif start.startswith(GZIP) or start[257:262] == b"ustar":
                 yield from _tar_members(str(path), file, wanted)
             else:
-                raise bad(str(path), sniff(start), "a directory, a .tar, .tar.gz or .zip file")
+                raise data_error(str(path), sniff(start), "a directory, a .tar, .tar.gz or .zip file")
         except DataError:
             raise
         except DAMAGED as error:
-            raise bad(str(path), f"an archive that is truncated or damaged ({_reason(error)})", "a whole archive") from error
+            raise data_error(str(path), f"an archive that is truncated or damaged ({_reason(error)})", "a whole archive") from error
 
 
 def sha256(stream: IO[bytes]) -> str:
-    """Of all that is left in a stream."""
+    """The SHA-256 of the rest of a stream."""
     total = hashlib.sha256()
     while chunk := stream.read(CHUNK):
         total.update(chunk)
@@ -209,16 +209,16 @@ def _tar_members(path: str, file: IO[bytes], wanted: Mapping[str, int | None]) -
             _check_name(path, member.name)
             total += max(0, member.size)
             if count >= MOST_MEMBERS:
-                raise bad(path, f"more than {MOST_MEMBERS} members", f"at most {MOST_MEMBERS}")
+                raise data_error(path, f"more than {MOST_MEMBERS} members", f"at most {MOST_MEMBERS}")
             if total > most:
-                raise bad(path, f"{total} bytes packed into {size}", f"at most {RATIO} times the packed size")
+                raise data_error(path, f"{total} bytes packed into {size}", f"at most {RATIO} times the packed size")
             name = PurePosixPath(member.name).name
             if name not in wanted or member.isdir():
                 continue
-            if not member.isfile() or member.issparse():  # a sparse one is as long as it says, without the bytes
-                raise bad(f"{path}: {name}", "a link, a device or a sparse file", "a file")
+            if not member.isfile() or member.issparse():  # a sparse file claims a length without having the bytes
+                raise data_error(f"{path}: {name}", "a link, a device or a sparse file", "a file")
             if name in seen:
-                raise bad(path, f"two members {name}", "each once")
+                raise data_error(path, f"two members {name}", "each once")
             seen.add(name)
             _check_size(f"{path}: {name}", member.size, wanted[name])
             stream = archive.extractfile(member)
@@ -230,7 +230,7 @@ def _zip_members(path: str, file: IO[bytes], wanted: Mapping[str, int | None]) -
     with zipfile.ZipFile(file) as archive:
         infos = archive.infolist()
         if len(infos) > MOST_MEMBERS:
-            raise bad(path, f"{len(infos)} members", f"at most {MOST_MEMBERS}")
+            raise data_error(path, f"{len(infos)} members", f"at most {MOST_MEMBERS}")
         seen: set[str] = set()
         for info in infos:
             _check_name(path, info.filename)
@@ -238,7 +238,7 @@ def _zip_members(path: str, file: IO[bytes], wanted: Mapping[str, int | None]) -
             if name not in wanted or info.is_dir():
                 continue
             if name in seen:
-                raise bad(path, f"two members {name}", "each once")
+                raise data_error(path, f"two members {name}", "each once")
             seen.add(name)
             check_ratio(f"{path}: {name}", info.file_size, info.compress_size)
             _check_size(f"{path}: {name}", info.file_size, wanted[name])
@@ -247,12 +247,12 @@ def _zip_members(path: str, file: IO[bytes], wanted: Mapping[str, int | None]) -
 
 
 def _whole(path: str, name: str, stream: IO[bytes], size: int) -> IO[bytes]:
-    """A member whose damage, found only while it is read, is a DataError too."""
+    """A member as a stream that raises DataError where it turns out to be damaged."""
     return io.BufferedReader(Limited(f"{path}: {name}", stream, size, "a whole archive"), CHUNK)
 
 
 def _bounded_headers() -> type[tarfile.TarInfo]:
-    """The class of one archive's members: one that refuses a negative size, and headers that would take all memory or all day."""
+    """A class for the members of one archive that refuses negative sizes, and headers that would take too much memory or time."""
     work = 0
 
     class Bounded(tarfile.TarInfo):
@@ -270,20 +270,20 @@ def _bounded_headers() -> type[tarfile.TarInfo]:
 
 
 def check_ratio(where: str, size: int, packed: int) -> None:
-    """DataError if so many bytes cannot honestly have been packed into so few."""
+    """DataError if the ratio of the sizes is that of a decompression bomb."""
     if size > SMALL_BYTES and size > RATIO * packed:
-        raise bad(where, f"{size} bytes packed into {packed}", f"at most {RATIO} times the packed size")
+        raise data_error(where, f"{size} bytes packed into {packed}", f"at most {RATIO} times the packed size")
 
 
 def _check_name(path: str, name: str) -> None:
     parts = PurePosixPath(name).parts
     if name.startswith(("/", "\\")) or ".." in parts or "\0" in name:
-        raise bad(path, f"a member named {name!r}", "names inside the archive")
+        raise data_error(path, f"a member named {name!r}", "names inside the archive")
 
 
 def _check_size(where: str, found: int, size: int | None) -> None:
     if size is not None and found != size:
-        raise bad(where, f"{found} bytes", f"{size} bytes", "truncated?" if found < size else "")
+        raise data_error(where, f"{found} bytes", f"{size} bytes", "truncated?" if found < size else "")
 
 
 def _reason(error: BaseException) -> str:

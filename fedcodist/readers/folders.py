@@ -1,8 +1,8 @@
 """A folder of images for each client, and the decoding of one image.
 
 `root/<client>/<label>/<file>`, or `root/<client>/<file>` with a `labels.csv` at the root (`file,label` and perhaps `domain,split`), or
-`root/<label>/<file>` for images without clients. Only PNG and JPEG are opened, by Pillow, and never before the header's size was looked
-at; a link that leads out of the root is refused, and every image has the same shape: nothing is resized or rotated here.
+`root/<label>/<file>` for images without clients. Only PNG and JPEG are decoded, by Pillow, and only after the size in the header was
+checked; a link that leads out of the root is refused. All images must have the same shape: nothing is resized or rotated here.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedcodist.errors import DataError, bad
+from fedcodist.errors import DataError, data_error
 from fedcodist.readers.files import kind, open_file, sniff
+from fedcodist.readers.libraries import library
 from fedcodist.settings import show
 
 MOST_PIXELS = 64 * 2**20  # of one image
@@ -26,13 +27,16 @@ MOST_BYTES = 16 * 2**30  # of all images once decoded
 MOST_FILE_BYTES = 256 * 2**20  # of one image, and of labels.csv
 SUFFIXES = (".png", ".jpg", ".jpeg")
 STARTS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
-GREY, COLOUR = ("1", "L", "LA"), ("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr")  # modes that lose nothing but alpha as L and as RGB
+GREY, COLOUR = (
+    ("1", "L", "LA"),
+    ("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr"),
+)  # modes that convert to L and to RGB without losing anything but alpha
 LABELS = "labels.csv"
 LAYOUT = f"root/<client>/<label>/<file>, or root/<client>/<file> and {LABELS}"
 
 
 class Folder(NamedTuple):
-    """The columns of a folder, what its labels are called in their order, and how many clients had no image."""
+    """The columns of a folder, the names of its labels in order, and the number of clients without images."""
 
     columns: dict[str, np.ndarray]
     labels: list[str]
@@ -40,22 +44,22 @@ class Folder(NamedTuple):
 
 
 class _Found(NamedTuple):
-    path: str  # from the root
+    path: str  # relative to the root
     client: str
     label: str
 
 
 def read(root: str) -> Folder:
-    """x [rows, height, width, channels] bytes, y and, as far as they are there, client, domain and split: rows by path."""
+    """x [rows, height, width, channels] uint8, y and, where known, client, domain and split; rows in the order of paths."""
     found, empty = _walk(root)
     table = _table(root)
     if not found:
-        raise bad(root, "no image", LAYOUT)
+        raise data_error(root, "no image", LAYOUT)
     columns: dict[str, np.ndarray] = {}
     deep = sum(bool(one.label) for one in found)
     if deep and (deep < len(found) or table is not None):
         flat = next((one.path for one in found if not one.label), LABELS)
-        raise bad(root, f"folders in folders, and {show(flat)}", "one layout", LAYOUT)
+        raise data_error(root, f"folders in folders, and {show(flat)}", "one layout", LAYOUT)
     if table is not None:
         told = _match(root, table, found)
         said = [row["label"] for row in told]
@@ -70,7 +74,7 @@ def read(root: str) -> Folder:
 
 
 def numbered(labels: Sequence[str]) -> tuple[list[str], np.ndarray]:
-    """Names of labels, sorted, and each row's index among them; labels that are all whole numbers mean themselves.
+    """The sorted names of labels and the index of each row's label; if all names are whole numbers, they are the labels themselves.
 
     >>> numbered(["dog", "cat", "dog"])[1].tolist(), numbered(["3", "1"])[1].tolist()
     ([1, 0, 1], [3, 1])
@@ -85,7 +89,7 @@ def numbered(labels: Sequence[str]) -> tuple[list[str], np.ndarray]:
 
 
 def images(root: str, paths: Sequence[str]) -> np.ndarray:
-    """The images at these paths in one array, if they have one shape."""
+    """The images at these paths in one array; DataError unless they have the same shape."""
     x = np.empty(0)
     for i, path in enumerate(paths):
         where = str(Path(root) / path)
@@ -95,7 +99,7 @@ def images(root: str, paths: Sequence[str]) -> np.ndarray:
         if not i:
             x = room(root, len(paths), one)
         elif one.shape != x.shape[1:]:
-            raise bad(
+            raise data_error(
                 where, f"an image of {list(one.shape)}", f"{list(x.shape[1:])}, as in {show(paths[0])}", "make them of one size first"
             )
         x[i] = one
@@ -103,50 +107,51 @@ def images(root: str, paths: Sequence[str]) -> np.ndarray:
 
 
 def room(where: str, rows: int, one: np.ndarray) -> np.ndarray:
-    """An array for so many images like this one, if it may be that large."""
+    """An empty array for this many images like `one`; DataError if it would be too large."""
     if rows * one.nbytes > MOST_BYTES:
-        raise bad(where, f"{rows} images of {one.nbytes} bytes", f"at most {MOST_BYTES} bytes", "save them as a directory of .npy files")
+        raise data_error(
+            where, f"{rows} images of {one.nbytes} bytes", f"at most {MOST_BYTES} bytes", "save them as a directory of .npy files"
+        )
     return np.empty((rows, *one.shape), one.dtype)
 
 
 def image(where: str, raw: bytes) -> np.ndarray:
-    """One PNG or JPEG as bytes [height, width, 1 or 3]; alpha is dropped."""
+    """One PNG or JPEG as uint8 [height, width, 1 or 3]; alpha is dropped."""
     if not raw.startswith(STARTS):
-        raise bad(where, sniff(raw[:16]), "a PNG or JPEG image")
+        raise data_error(where, sniff(raw[:16]), "a PNG or JPEG image")
     if len(raw) > MOST_FILE_BYTES:
-        raise bad(where, f"more than {MOST_FILE_BYTES} bytes", "a smaller image")
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise bad(where, "an image", "a file that this installation can read", "pip install 'fedcodist[data]'") from error
+        raise data_error(where, f"more than {MOST_FILE_BYTES} bytes", "a smaller image")
+    pillow = library("PIL.Image", where, "an image")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow warns of large images; the line below refuses them
-            with Image.open(io.BytesIO(raw), formats=("PNG", "JPEG")) as opened:
+            warnings.simplefilter("ignore")  # Pillow warns of large images; they are refused below
+            with pillow.open(io.BytesIO(raw), formats=("PNG", "JPEG")) as opened:
                 width, height = opened.size
                 if width * height > MOST_PIXELS:
-                    raise bad(where, f"an image of {height} x {width} pixels", f"at most {MOST_PIXELS} pixels")
+                    raise data_error(where, f"an image of {height} x {width} pixels", f"at most {MOST_PIXELS} pixels")
                 if opened.mode not in (*GREY, *COLOUR):
-                    raise bad(where, f"pixels of mode {opened.mode}", "8 bits a channel, grey or colour")
+                    raise data_error(where, f"pixels of mode {opened.mode}", "8 bits a channel, grey or colour")
                 pixels = np.asarray(opened.convert("L" if opened.mode in GREY else "RGB"))
     except DataError:
         raise
-    except Image.DecompressionBombError as error:  # so large that Pillow does not say how large
-        raise bad(where, "an image of far too many pixels", f"at most {MOST_PIXELS} pixels") from error
-    except Exception as error:  # whatever a decoder raises, it is the image that is wrong
-        raise bad(where, f"an image that is truncated or damaged ({str(error)[:80] or type(error).__name__})", "a whole image") from error
+    except pillow.DecompressionBombError as error:  # so large that Pillow does not give the size
+        raise data_error(where, "an image of far too many pixels", f"at most {MOST_PIXELS} pixels") from error
+    except Exception as error:  # whatever a decoder raises, the image is to blame
+        raise data_error(
+            where, f"an image that is truncated or damaged ({str(error)[:80] or type(error).__name__})", "a whole image"
+        ) from error
     return pixels.reshape(height, width, -1)
 
 
 def _walk(root: str) -> tuple[list[_Found], int]:
-    """Every image under a root in the order of paths, and the number of folders without one."""
+    """All images under a root in the order of paths, and the number of folders without images."""
     inside, found, empty = os.path.realpath(root), [], 0
     for top in _names(root, root, inside):
         if top == LABELS:
             continue
         first = Path(root) / top
         if kind(first) != "a directory":
-            raise bad(str(first), kind(first), LAYOUT)
+            raise data_error(str(first), kind(first), LAYOUT)
         before = len(found)
         for name in _names(root, str(first), inside):
             second = first / name
@@ -160,28 +165,28 @@ def _walk(root: str) -> tuple[list[_Found], int]:
 
 
 def _names(root: str, place: str, inside: str) -> list[str]:
-    """What is in a folder, sorted, without what is hidden; nothing may lead out of the root."""
+    """The sorted names in a folder, without hidden ones; DataError for a link that leads out of the root."""
     try:
         with os.scandir(place) as entries:
             there = sorted((entry.name, entry.is_symlink()) for entry in entries if not entry.name.startswith("."))
     except OSError as error:
-        raise bad(place, f"{error.strerror}", "a directory that can be read") from error
+        raise data_error(place, f"{error.strerror}", "a directory that can be read") from error
     for name, link in there:
         path = os.path.join(place, name)
         if link and os.path.commonpath((inside, os.path.realpath(path))) != inside:
-            raise bad(path, "a symbolic link that leads out of the folder", f"links that stay in {show(root)}")
+            raise data_error(path, "a symbolic link that leads out of the folder", f"links that stay in {show(root)}")
     return [name for name, _ in there]
 
 
 def _image_name(root: str, path: Path) -> str:
     found = kind(path)
     if found != "a file" or path.suffix.lower() not in SUFFIXES:
-        raise bad(str(path), found if found != "a file" else "a file that is no image", f"only {', '.join(SUFFIXES)} files", LAYOUT)
+        raise data_error(str(path), found if found != "a file" else "a file that is no image", f"only {', '.join(SUFFIXES)} files", LAYOUT)
     return path.relative_to(root).as_posix()
 
 
 def _table(root: str) -> list[dict[str, str]] | None:
-    """The rows of labels.csv, or None if there is none."""
+    """The rows of labels.csv, or None if there is no such file."""
     place = Path(root) / LABELS
     if kind(place) == "nothing at this path":
         return None
@@ -191,30 +196,30 @@ def _table(root: str) -> list[dict[str, str]] | None:
         text = raw.decode("utf-8-sig")
         rows = list(csv.reader(io.StringIO(text, newline=""), strict=True)) if len(raw) <= MOST_FILE_BYTES else []
     except (UnicodeDecodeError, csv.Error) as error:
-        raise bad(str(place), f"text that is no table ({str(error)[:80]})", "comma-separated values in UTF-8") from error
+        raise data_error(str(place), f"text that is no table ({str(error)[:80]})", "comma-separated values in UTF-8") from error
     head = rows[0] if rows else []
     if head[:2] != ["file", "label"] or not set(head[2:]) <= {"domain", "split"} or len(set(head)) < len(head):
-        raise bad(str(place), f"the columns {show(','.join(head))}", "file,label and perhaps domain,split")
+        raise data_error(str(place), f"the columns {show(','.join(head))}", "file,label and perhaps domain,split")
     table = []
     for line, row in enumerate(rows[1:], 2):
         if len(row) != len(head) or not row[0] or not row[1]:
-            raise bad(str(place), f"{show(','.join(row))} in row {line}", f"{len(head)} values: {','.join(head)}")
+            raise data_error(str(place), f"{show(','.join(row))} in row {line}", f"{len(head)} values: {','.join(head)}")
         table.append(dict(zip(head, row, strict=True)))
     return table
 
 
 def _match(root: str, table: list[dict[str, str]], found: list[_Found]) -> list[dict[str, str]]:
-    """The row of every image: each file once, none without a file, no file without a row."""
+    """The row of labels.csv for each image; DataError unless files and rows match one to one."""
     place, paths = str(Path(root) / LABELS), {one.path for one in found}
     known: dict[str, dict[str, str]] = {}
     for line, row in enumerate(table, 2):
         name = row["file"]
         if name in known:
-            raise bad(place, f"{show(name)} again in row {line}", "each file once")
+            raise data_error(place, f"{show(name)} again in row {line}", "each file once")
         if name not in paths:
-            raise bad(place, f"{show(name)} in row {line}, which is not there", "files under the root, as client/file")
+            raise data_error(place, f"{show(name)} in row {line}, which is not there", "files under the root, as client/file")
         known[name] = row
     missing = [one.path for one in found if one.path not in known]
     if missing:
-        raise bad(place, f"no row for {show(missing[0])}", "a row for each image", f"{len(missing)} such images")
+        raise data_error(place, f"no row for {show(missing[0])}", "a row for each image", f"{len(missing)} such images")
     return [known[one.path] for one in found]

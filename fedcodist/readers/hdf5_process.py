@@ -1,8 +1,8 @@
-"""HDF5 in a process of its own, with limits of time and memory that the kernel keeps.
+"""HDF5 in a process of its own, with limits of time and memory that the kernel enforces.
 
-The library that parses HDF5 does not promise to survive a damaged file: some keep it busy for ever, some crash it. So a child process opens
-the file (see `hdf5`), and what it says comes back as one line of JSON and raw bytes, which are checked like any other file. A child that
-dies is a DataError about the file. Processor time is limited and not the clock, so that a busy machine does not change what is read.
+A damaged file may crash the HDF5 library, or keep it busy for ever. So a child process opens the file (see `hdf5`) and answers with one
+line of JSON and raw bytes, which are checked like those of any other file; if it dies, that is a DataError about the file. The limit is on
+processor time and not on the clock, so that a busy machine does not change what is read.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from fedcodist.errors import DataError, bad
+from fedcodist.errors import DataError, data_error
 from fedcodist.readers.files import HDF5, check_magic, open_file
 
-# The package itself would import JAX, which takes longer than the reading.
+# Without the package's own __init__, which imports JAX: that takes longer than the reading.
 START = """
 import sys, types
 package = types.ModuleType("fedcodist")
@@ -31,8 +31,8 @@ hdf5.serve(sys.argv[2])
 MOST_LINE = 2**28
 
 
-class Apart:
-    """One HDF5 file, for one thread; a context manager."""
+class Hdf5Process:
+    """One HDF5 file, read by a child process; for one thread; a context manager."""
 
     def __init__(self, path: str | Path):
         self.path = str(path)
@@ -47,14 +47,14 @@ class Apart:
             self.close()
             raise
 
-    def __enter__(self) -> Apart:
+    def __enter__(self) -> Hdf5Process:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """End the child; a second time does nothing."""
+        """End the child; a second call does nothing."""
         if self.child.poll() is None:
             self.child.kill()
         self.child.wait()
@@ -62,7 +62,7 @@ class Apart:
             if pipe is not None and not pipe.closed:
                 try:
                     pipe.close()
-                except BrokenPipeError:  # a question that nobody will read
+                except BrokenPipeError:  # an unsent question that nobody waits for
                     continue
 
     def clients(self) -> dict[str, int]:
@@ -72,7 +72,7 @@ class Apart:
         return dict(self._clients)
 
     def read(self, client: str) -> dict[str, np.ndarray | list[bytes]]:
-        """The columns of one client, all with as many rows."""
+        """The columns of one client, all with the same number of rows."""
         columns: dict[str, np.ndarray | list[bytes]] = {}
         for name, dtype, shape in self._ask("read", client):
             if dtype is None:
@@ -87,7 +87,7 @@ class Apart:
     def _ask(self, *question: str) -> Any:
         assert self.child.stdin is not None and self.child.stdout is not None
         if self.child.stdin.closed:
-            raise bad(self.path, "a file that was closed", "an open one")
+            raise data_error(self.path, "a file that was closed", "an open one")
         try:
             self.child.stdin.write(json.dumps(question).encode() + b"\n")
             self.child.stdin.flush()
@@ -107,4 +107,4 @@ class Apart:
 
     def _died(self) -> DataError:
         self.close()
-        return bad(self.path, "a file that HDF5 cannot read (it crashed, or found no end)", "a whole HDF5 file")
+        return data_error(self.path, "a file that HDF5 cannot read (it crashed, or found no end)", "a whole HDF5 file")

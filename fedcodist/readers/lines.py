@@ -1,7 +1,7 @@
-"""Lines of text from any bytes: what had to be replaced in them, and where that was, is said beside them.
+"""Lines of text from arbitrary bytes, with a report of what had to be replaced in them, and where.
 
-A line is UTF-8, without NUL, and not longer than LONGEST, or it is changed until it is so and the `Place` tells; whoever reads decides
-whether the row may be used. CSV and JSON have their own ways to be wrong, which become a `Trouble` in place of a row.
+Every line that comes out is valid UTF-8, without NUL and at most LONGEST bytes long. Where it had to be changed for that, the `Place` says
+so, and the caller decides whether to use the row. Errors of CSV and JSON become a `Trouble` in the place of a row.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any, NamedTuple
 
-from fedcodist.errors import bad
+from fedcodist.errors import data_error
 from fedcodist.readers.files import CHUNK, NAMES, sniff, unpacked
 from fedcodist.settings import show
 
@@ -22,7 +22,7 @@ _UNREADABLE = re.compile("[\0\ud800-\udfff]")
 
 
 class Trouble(NamedTuple):
-    """What is wrong with a row: the word to count it by, and what to say about it."""
+    """What is wrong with a row: the reason under which it is counted, and the parts of the message."""
 
     reason: str
     got: str
@@ -31,7 +31,7 @@ class Trouble(NamedTuple):
 
 @dataclass
 class Place:
-    """Where a reading stands, and what it had to replace in the row at hand."""
+    """The current position in a file, and what is wrong with the current row, if anything."""
 
     path: str
     unit: str = "line"
@@ -49,17 +49,17 @@ SURROGATE = Trouble("surrogate", "half of a surrogate pair", "whole characters")
 
 
 def text_of(place: Place) -> IO[bytes]:
-    """The unpacked file, unless it is plainly no text."""
+    """The decompressed file; DataError if it is obviously not text."""
     stream = unpacked(place.path)
     start = stream.peek(16)[:16]  # type: ignore[attr-defined]  # a BufferedReader, always
     if start.startswith((*NAMES, b"\x80")):
         stream.close()
-        raise bad(place.path, sniff(start), "text")
+        raise data_error(place.path, sniff(start), "text")
     return stream
 
 
 def lines_of(stream: IO[bytes], place: Place) -> Iterator[str]:
-    """Lines as text, none longer than LONGEST; what had to be replaced in one is left in `place`."""
+    """Lines as text, at most LONGEST bytes each; what had to be replaced in a line is noted in `place`."""
     readline = stream.readline
     while raw := readline(LONGEST + 1):
         place.at += 1
@@ -71,7 +71,7 @@ def lines_of(stream: IO[bytes], place: Place) -> Iterator[str]:
         try:
             line = raw.decode()
         except UnicodeDecodeError as error:
-            # The cut itself may have gone through a character.
+            # The cut may have divided a character, which is no second trouble.
             place.trouble = place.trouble or Trouble("not UTF-8", f"the bytes {show(raw[error.start : error.end])}", "UTF-8")
             line = raw.decode("utf-8", "replace")
         if "\0" in line:
@@ -81,6 +81,7 @@ def lines_of(stream: IO[bytes], place: Place) -> Iterator[str]:
 
 
 def csv_records(reader: Iterator[list[str]]) -> Iterator[list[str] | Trouble]:
+    """The records of a CSV reader; one that cannot be parsed is a Trouble."""
     while True:
         try:
             found = next(reader)
@@ -93,7 +94,7 @@ def csv_records(reader: Iterator[list[str]]) -> Iterator[list[str] | Trouble]:
 
 
 def plain_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object that says nothing twice: of two values, one would silently win."""
+    """A JSON object as a dict; ValueError for a repeated key, of which one value would silently win."""
     found = dict(pairs)
     if len(found) != len(pairs):
         twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
@@ -102,7 +103,7 @@ def plain_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def mended(text: str, place: Place) -> str:
-    """The text without what is in no proper file; an escape of JSON or a Parquet file may hold it."""
+    """The text without NUL, lone surrogates and excess length, which JSON escapes and Parquet files may hold; noted in `place`."""
     if len(text) > LONGEST:
         place.trouble = TOO_LONG
         text = text[:LONGEST]

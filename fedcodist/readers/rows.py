@@ -1,66 +1,57 @@
-"""Rows of text from what people have: TSV, CSV and JSONL (plain, .gz or .xz) and Parquet, one file or a directory of them, or a data set
-saved by Hugging Face `datasets`, as one stream.
+"""Rows of text as one stream, from TSV, CSV, JSONL (plain, .gz or .xz) or Parquet, a file or a directory of them, or from a data set saved
+by Hugging Face `datasets`.
 
-Every row of a file is words that are already apart (`tokens`) or prose (`text`) that is divided into sentences here. Nothing is held but
-the row at hand, or a batch of a Parquet file. What is wrong with a row stops the reading, leaves the row out or is replaced, as `errors`
-says, and is counted. Schemas, types of columns and joins of several files are deliberately absent.
+Each row of a file has words separated by spaces (`tokens`) or prose (`text`), which is divided into sentences here. Only the current row
+is in memory, or a batch of a Parquet file. A row that is wrong stops the reading, is left out or is repaired, as `errors` says, and is
+counted. Schemas, types of columns and joins of several files are deliberately absent.
 """
 
 from __future__ import annotations
 
 import csv
-import importlib
 import json
-import operator
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
-from fedcodist.errors import bad
+from fedcodist.errors import data_error
 from fedcodist.readers import sentences
 from fedcodist.readers.columns import is_saved, parts
 from fedcodist.readers.files import CHUNK, PARQUET, check_magic, check_ratio, kind, open_file
-from fedcodist.readers.lines import EMPTY, LONGEST, Place, Trouble, csv_records, lines_of, mended, plain_object, text_of
-from fedcodist.settings import nearest, show
+from fedcodist.readers.libraries import library
+from fedcodist.readers.lines import EMPTY, LONGEST, Place, Trouble, csv_records, lines_of, plain_object, text_of
+from fedcodist.readers.records import (
+    ABSENT,
+    USUAL,
+    Columns,
+    Record,
+    arrow_rows,
+    fields_by_name,
+    header_of,
+    object_record,
+    picker,
+    wrong_width,
+)
+from fedcodist.settings import show
 
 LONGEST_NAME = 200  # characters of a client's, domain's or split's name
 BATCH = 1_000  # rows of a Parquet file in memory
 FORMATS = {".tsv": "TSV", ".csv": "CSV", ".jsonl": "JSONL", ".json": "JSONL", ".ndjson": "JSONL", ".parquet": "Parquet"}
 PACKED = (".gz", ".xz", ".lzma")
-NO_WORDS = "no words"  # the reason under which such rows are always left out
-_ABSENT = ("", None)  # put behind the fields of a row: what a column that is not there is, as a name and as text
-# What a damaged Parquet file may raise; pyarrow's own errors are kinds of these.
+NO_WORDS = "no words"  # the reason under which rows without words are counted; they are always left out
+# What a damaged Parquet file may raise; pyarrow's own errors are subclasses of these.
 _DAMAGED = (ValueError, OSError, KeyError, NotImplementedError, MemoryError)
 
 Errors = Literal["replace", "skip", "fail"]
-Speak = Callable[[str], Iterable[Sequence[str]]]  # from prose to the words of its sentences
-
-
-@dataclass(frozen=True)
-class Columns:
-    """The names of the columns in a file. None: not there; client "": every row's client is "".
-
-    `type`, `date` and `split` may be missing from a file; any other name that is given has to be there.
-    """
-
-    client: str = "client"
-    domain: str | None = "type"
-    date: str | None = "date"
-    split: str | None = "split"
-    tokens: str = "tokens"
-    text: str = "text"
-
-
-USUAL = Columns()
+ToSentences = Callable[[str], Iterable[Sequence[str]]]  # from prose to sentences of words
 
 
 class Row(NamedTuple):
-    """A sentence, and whose it is; "" where the file does not say."""
+    """A sentence and where it comes from; "" where the file does not say."""
 
     client: str
     domain: str
@@ -69,19 +60,21 @@ class Row(NamedTuple):
     words: tuple[str, ...]
 
 
-_Record = tuple[str, str, str, str, str | None, str | None]  # client, domain, date, split, tokens, text
-
-
 class Rows(Iterator[Row]):
-    """The rows of a path, once. `done` is the number of file rows that are wholly given: `start=done` goes on where this stopped, and
-    neither repeats nor loses a sentence if this stopped when `whole` was true: prose may give several sentences for one row."""
+    """The rows at a path, to be iterated over once.
 
-    def __init__(self, path: str | Path, columns: Columns, errors: Errors, counts: Counter[str] | None, start: int, speak: Speak):
+    `done` is the number of rows of the files that have been given completely, so that `start=done` continues from there. One row of prose
+    may give several sentences; while `whole` is false, some of them are still to come, and continuing would repeat the others.
+    """
+
+    def __init__(
+        self, path: str | Path, columns: Columns, errors: Errors, counts: Counter[str] | None, start: int, to_sentences: ToSentences
+    ):
         if errors not in ("replace", "skip", "fail"):
-            raise bad("errors", show(errors), "replace, skip or fail")
+            raise data_error("errors", show(errors), "replace, skip or fail")
         if start < 0:
-            raise bad("start", str(start), "0 or more")
-        self.path, self.columns, self.errors, self.start, self.speak = str(path), columns, errors, start, speak
+            raise data_error("start", str(start), "0 or more")
+        self.path, self.columns, self.errors, self.start, self.to_sentences = str(path), columns, errors, start, to_sentences
         self.counts: Counter[str] = Counter() if counts is None else counts
         self.done, self.whole = 0, True
         self.files = _files(self.path)
@@ -100,13 +93,13 @@ class Rows(Iterator[Row]):
                 with closing(_READERS[form](self, place)) as records:
                     yield from self._rows_of(place, records)
             except OSError as error:
-                raise bad(str(place), error.strerror or str(error), "a file that can be read") from error
+                raise data_error(str(place), error.strerror or str(error), "a file that can be read") from error
         if self.done < self.start:
-            raise bad(self.path, f"{self.done} rows", f"at least {self.start}, to go on after them")
+            raise data_error(self.path, f"{self.done} rows", f"at least {self.start}, to go on after them")
 
-    def _rows_of(self, place: Place, records: Iterator[_Record | Trouble]) -> Iterator[Row]:
-        """The rows of one file. This loop is the whole cost of reading tokens, so it is written flat."""
-        named, counts = self.columns.client != "", self.counts
+    def _rows_of(self, place: Place, records: Iterator[Record | Trouble]) -> Iterator[Row]:
+        """The rows of one file. Reading tokens spends its time in this loop, so it is written for speed."""
+        with_clients, counts = self.columns.client != "", self.counts
         for record in records:
             self.done += 1
             if place.trouble is not None:
@@ -117,7 +110,9 @@ class Rows(Iterator[Row]):
                 self._leave_out(place, record)
                 continue
             client, domain, date, split, tokens, text = record  # type: ignore[misc]
-            if named and (not client or len(client) > LONGEST_NAME or not client.isprintable() or "/" in client or client in (".", "..")):
+            if with_clients and (
+                not client or len(client) > LONGEST_NAME or not client.isprintable() or "/" in client or client in (".", "..")
+            ):
                 got = f"{show(client)} for {show(self.columns.client)}"
                 self._leave_out(place, Trouble("client", got, f"1 to {LONGEST_NAME} printable characters without /"))
                 continue
@@ -132,62 +127,62 @@ class Rows(Iterator[Row]):
                 else:
                     counts[NO_WORDS] += 1
                 continue
-            spoken = [tuple(sentence) for sentence in self.speak(text or "") if sentence]
-            if not spoken:
+            several = [tuple(sentence) for sentence in self.to_sentences(text or "") if sentence]
+            if not several:
                 counts[NO_WORDS] += 1
                 continue
-            # A row of several sentences is done with its last one: to go on before that repeats the others, and loses none.
+            # A row is done with its last sentence: continuing before that repeats the others, and loses none.
             self.done, self.whole = self.done - 1, False
-            for sentence in spoken[:-1]:
+            for sentence in several[:-1]:
                 yield Row(client, domain, date, split, sentence)
             self.done, self.whole = self.done + 1, True
-            yield Row(client, domain, date, split, spoken[-1])
+            yield Row(client, domain, date, split, several[-1])
 
     def _replaced(self, place: Place, trouble: Trouble) -> bool:
-        """Whether to go on with a row that could be mended."""
+        """Count a row that could be repaired; whether it is to be used."""
         self._leave_out(place, trouble)
         return self.errors == "replace"
 
     def _leave_out(self, place: Place, trouble: Trouble) -> None:
         if self.errors == "fail":
             self.done -= 1
-            raise bad(str(place), trouble.got, trouble.allowed, "errors = skip leaves such rows out")
+            raise data_error(str(place), trouble.got, trouble.allowed, "errors = skip leaves such rows out")
         self.counts[trouble.reason] += 1
 
-    # Each reader first passes over what is done already, then gives a record or a trouble for each row of its file.
+    # Each of these readers skips what is done already, then gives a record or a Trouble for each row of its file.
 
     def _tsv(self, place: Place) -> Iterator[Any]:
         with text_of(place) as stream:
             lines = lines_of(stream, place)
-            header = _first(place, lines).rstrip("\r\n").split("\t")
-            take, width = _picks(place, header, self.columns), len(header)
+            header = header_of(place, lines).rstrip("\r\n").split("\t")
+            take, width = picker(place, header, self.columns), len(header)
             self._skip(stream, place)
             for line in lines:
                 found = line.rstrip("\r\n").split("\t")
                 if len(found) == width:
-                    found += _ABSENT  # type: ignore[arg-type]
+                    found += ABSENT  # type: ignore[arg-type]
                     yield take(found)
                 else:
-                    yield _fields(found, width) if line.strip() else EMPTY
+                    yield wrong_width(found, width) if line.strip() else EMPTY
 
     def _csv(self, place: Place) -> Iterator[Any]:
-        # Python has one limit for all readers of a process; it is only ever raised here.
+        # The limit belongs to the whole process, so it is only ever increased.
         csv.field_size_limit(max(csv.field_size_limit(), LONGEST))
         with text_of(place) as stream:
             records = csv_records(csv.reader(lines_of(stream, place), strict=True))
-            header = _first(place, records)
+            header = header_of(place, records)
             if isinstance(header, Trouble):
-                raise bad(str(place), header.got, header.allowed)
-            take, width = _picks(place, header, self.columns), len(header)
+                raise data_error(str(place), header.got, header.allowed)
+            take, width = picker(place, header, self.columns), len(header)
             self.done += sum(1 for _ in islice(records, max(0, self.start - self.done)))
             place.trouble = None
             for found in records:
                 if isinstance(found, Trouble):
                     yield found
                 elif len(found) == width:
-                    yield take([*found, *_ABSENT])
+                    yield take([*found, *ABSENT])
                 else:
-                    yield _fields(found, width) if found else EMPTY
+                    yield wrong_width(found, width) if found else EMPTY
 
     def _jsonl(self, place: Place) -> Iterator[Any]:
         with text_of(place) as stream:
@@ -207,65 +202,64 @@ class Rows(Iterator[Row]):
                     yield Trouble("JSON", f"{show(found)}", "one JSON object a line")
                     continue
                 if not checked:
-                    _picks(place, list(found), self.columns)
+                    picker(place, list(found), self.columns)
                     checked = True
-                yield _of_object(found, self.columns, place)
+                yield object_record(found, self.columns, place)
 
     def _parquet(self, place: Place) -> Iterator[Any]:
-        try:
-            parquet: Any = importlib.import_module("pyarrow.parquet")
-        except ImportError as error:
-            raise bad(place.path, "a Parquet file", "a file that this installation can read", "pip install 'fedcodist[data]'") from error
+        parquet = library("pyarrow.parquet", place.path, "a Parquet file")
         place.unit = "row"
         with open_file(place.path) as file:
             check_magic(place.path, file, (PARQUET,), "a Parquet file")
             try:
                 opened = parquet.ParquetFile(file, buffer_size=CHUNK, page_checksum_verification=True)
                 names = [field.name for field in opened.schema_arrow]
-                take = _picks(place, names, self.columns)
-                wanted = [name for name in names if name in _named(self.columns)]
+                take = picker(place, names, self.columns)
+                wanted = [name for name in names if name in fields_by_name(self.columns)]
                 groups = [opened.metadata.row_group(i) for i in range(opened.metadata.num_row_groups)]
-                # Of whole groups: to ask a damaged one for its columns ends the process, since pyarrow does not catch what is thrown there.
+                # By row group, not by column: asking a damaged file for columns ends the process, as pyarrow leaves an exception uncaught.
                 check_ratio(place.path, sum(group.total_byte_size for group in groups), os.fstat(file.fileno()).st_size)
-                first = 0  # the row group to begin with; those before it are never read
+                first = 0  # the first row group to read
                 while first < len(groups) and self.done + groups[first].num_rows <= self.start:
                     self.done += groups[first].num_rows
                     place.at += groups[first].num_rows
                     first += 1
                 batches = opened.iter_batches(BATCH, list(range(first, len(groups))), wanted)
-                rows = _parquet_rows(place, batches, wanted, names)
+                rows = arrow_rows(place, batches, wanted, names)
                 gone = sum(1 for _ in islice(rows, max(0, self.start - self.done)))
                 self.done, place.at, place.trouble = self.done + gone, place.at + gone, None
                 for found in rows:
                     place.at += 1
-                    yield found if isinstance(found, Trouble) else take([*found, *_ABSENT])
+                    yield found if isinstance(found, Trouble) else take([*found, *ABSENT])
             except _DAMAGED as error:
                 what = (str(error).splitlines() or [type(error).__name__])[0][:120]
-                raise bad(str(place), f"a file that is truncated or damaged ({what})", "a whole Parquet file") from error
+                raise data_error(str(place), f"a file that is truncated or damaged ({what})", "a whole Parquet file") from error
 
     def _saved(self, place: Place) -> Iterator[Any]:
         place.unit = "row"
-        names, split = set(_named(self.columns)), self.columns.split
+        names, split = set(fields_by_name(self.columns)), self.columns.split
         with ExitStack() as stack:
             for part in parts(place.path, names, stack):
-                told = [part.split] if part.split and split and split not in part.names else []  # by the name of its directory
-                take = _picks(place, [*part.names, *([split] if told else [])], self.columns)  # type: ignore[list-item]
-                rows = _parquet_rows(place, part.batches, [name for name in part.names if name in names], part.names)
+                named = (
+                    [part.split] if part.split and split and split not in part.names else []
+                )  # the split that its directory is named after
+                take = picker(place, [*part.names, *([split] if named else [])], self.columns)  # type: ignore[list-item]
+                rows = arrow_rows(place, part.batches, [name for name in part.names if name in names], part.names)
                 gone = sum(1 for _ in islice(rows, max(0, self.start - self.done)))
                 self.done, place.at, place.trouble = self.done + gone, place.at + gone, None
                 for found in rows:
                     place.at += 1
-                    yield found if isinstance(found, Trouble) else take([*found, *told, *_ABSENT])
+                    yield found if isinstance(found, Trouble) else take([*found, *named, *ABSENT])
 
     def _skip(self, stream: IO[bytes], place: Place) -> None:
-        """Pass over the lines that are already done, without looking at them."""
+        """Skip the lines that are already done, without parsing them."""
         inside = False
         while self.done < self.start and (raw := stream.readline(CHUNK)):
             inside = not raw.endswith(b"\n")
             if not inside:
                 self.done += 1
                 place.at += 1
-        if inside:  # the last line of a file needs no end
+        if inside:  # the last line of a file may lack a line break
             self.done += 1
             place.at += 1
 
@@ -282,33 +276,33 @@ _READERS: dict[str, Callable[[Rows, Place], Any]] = {
 def read_rows(
     path: str | Path, columns: Columns = USUAL, errors: Errors = "fail", counts: Counter[str] | None = None, start: int = 0
 ) -> Rows:
-    """The rows of a file or of a directory of files (by name), after the first `start` rows of the files.
+    """The rows of a file, or of the files of a directory in the order of their names, after the first `start` rows.
 
-    Where a row is wrong, `errors` says what happens: "fail" is a DataError; "skip" leaves the row out; "replace" puts U+FFFD for what
-    cannot be read, cuts what is too long, and leaves out what cannot be mended. `counts` says how many rows, by reason.
+    `errors` says what happens to a row that is wrong: "fail" raises DataError; "skip" leaves the row out; "replace" puts U+FFFD for what
+    cannot be read, cuts off what is too long, and leaves out what cannot be repaired. `counts` counts these rows by reason.
     """
     return Rows(path, columns, errors, counts, start, lambda text: map(sentences.tokenize, sentences.sentences(text)))
 
 
 def _files(path: str) -> list[tuple[str, str]]:
-    """(path, format) of each file; those of a directory that are hidden, or of no known format, are not rows."""
+    """(path, format) of each file; hidden files of a directory, and those of an unknown format, are ignored."""
     known = ", ".join(FORMATS)
     if kind(path) != "a directory":
         form = _format(path)
         if form is None:
-            open_file(path).close()  # what is no file at all says so first
-            raise bad(path, f"a name that ends with {show(Path(path).suffix)}", f"{known}, also with {', '.join(PACKED)}")
+            open_file(path).close()  # something that is not a file gets its own message
+            raise data_error(path, f"a name that ends with {show(Path(path).suffix)}", f"{known}, also with {', '.join(PACKED)}")
         return [(path, form)]
     if is_saved(path):
         return [(path, "saved")]
     try:
         names = sorted(name for name in os.listdir(path) if not name.startswith((".", "_")))
     except OSError as error:
-        raise bad(path, f"{error.strerror}", "a directory that can be read") from error
+        raise data_error(path, f"{error.strerror}", "a directory that can be read") from error
     files = [(str(Path(path) / name), form) for name in names if (form := _format(name))]
     forms = sorted({form for _, form in files})
     if len(forms) != 1:
-        raise bad(path, f"files of {' and '.join(forms)}" if forms else "no file of rows", f"files of one kind: {known}")
+        raise data_error(path, f"files of {' and '.join(forms)}" if forms else "no file of rows", f"files of one kind: {known}")
     return files
 
 
@@ -316,97 +310,4 @@ def _format(path: str) -> str | None:
     name = Path(path)
     packed = name.suffix in PACKED
     form = FORMATS.get(name.with_suffix("").suffix if packed else name.suffix)
-    return None if packed and form == "Parquet" else form  # it is packed inside
-
-
-def _first(place: Place, records: Iterator[Any]) -> Any:
-    """The header, which has to be right whatever `errors` says."""
-    header = next(records, None)
-    if not header:
-        raise bad(place.path, "an empty file" if header is None else "an empty first line", "a first line with the names of the columns")
-    if place.trouble is not None:
-        raise bad(str(place), place.trouble.got, place.trouble.allowed)
-    return header
-
-
-def _order(columns: Columns) -> tuple[str | None, ...]:
-    """The names in the order of a record."""
-    return columns.client, columns.domain, columns.date, columns.split, columns.tokens, columns.text
-
-
-def _named(columns: Columns) -> dict[str, str]:
-    """{name in the file: field} of the columns that were asked for."""
-    return {name: field.name for field in fields(columns) if (name := getattr(columns, field.name))}
-
-
-def _picks(place: Place, header: list[str], columns: Columns) -> Callable[[Any], _Record]:
-    """What takes a record out of the fields of a row with _ABSENT behind them; DataError if a column is missing or there twice."""
-    found = ", ".join(show(name)[1:-1] for name in header[:30]) + (", ..." if len(header) > 30 else "")
-    optional = {"domain", "date", "split"}
-    for name, field in _named(columns).items():
-        if header.count(name) > 1:
-            raise bad(place.path, f"two columns {show(name)}", "each column once")
-        if name not in header and (field == "client" or (field in optional and name != getattr(USUAL, field))):
-            hint = nearest(name, header) or f"{field} = NAME says which one it is"
-            raise bad(place.path, f"no column {show(name)} for the {field}", f"one of the columns found: {found}", hint)
-    at = [header.index(name) if name and name in header else absent for name, absent in zip(_order(columns), (-2, -2, -2, -2, -1, -1))]
-    if at[4:] == [-1, -1]:
-        hint = nearest(columns.tokens, header) or nearest(columns.text, header)
-        raise bad(place.path, f"neither column {show(columns.tokens)} nor {show(columns.text)}", f"one of the columns found: {found}", hint)
-    return operator.itemgetter(*at)
-
-
-def _of_object(found: dict[str, Any], columns: Columns, place: Place) -> _Record | Trouble:
-    """A record from a JSON object. A missing or null name is ""; a missing text is trouble, for else a wrong column would go unseen."""
-    names = []
-    for name in _order(columns)[:4]:
-        value = found.get(name) if name else None
-        if isinstance(value, bool) or not (value is None or isinstance(value, str | int)):
-            return Trouble("type", f"{show(value)} for {show(name)}", "a string or a whole number")
-        names.append("" if value is None else mended(str(value), place))
-    name = columns.tokens if columns.tokens and columns.tokens in found else columns.text
-    if name not in found:
-        return Trouble("fields", f"neither {show(columns.tokens)} nor {show(columns.text)}", "one of the two in each object")
-    value = found[name]
-    if not (value is None or isinstance(value, str)):
-        return Trouble("type", f"{show(value)} for {show(name)}", "a string")
-    said = mended(value or "", place)
-    return (*names, said, None) if name == columns.tokens else (*names, None, said)  # type: ignore[return-value]
-
-
-def _parquet_rows(place: Place, batches: Iterable[Any], wanted: list[str], names: list[str]) -> Iterator[list[str] | Trouble]:
-    """The fields of each row in the places that they have in the file."""
-    arrow: Any = importlib.import_module("pyarrow")
-    at = [names.index(name) for name in wanted]
-    for batch in batches:
-        table = [_column(place, arrow, name, batch.column(name)) for name in wanted]
-        for values in zip(*table, strict=True):
-            found = [""] * len(names)
-            for i, value in zip(at, values, strict=True):
-                if isinstance(value, bytes):
-                    try:
-                        value = value.decode()
-                    except UnicodeDecodeError as error:
-                        place.trouble = Trouble("not UTF-8", f"the bytes {show(value[error.start : error.end])}", "UTF-8")
-                        value = value.decode("utf-8", "replace")
-                found[i] = mended(value or "", place)
-            yield found
-
-
-def _column(place: Place, arrow: Any, name: str, column: Any) -> list[str | bytes | None]:
-    """Strings; or bytes, where a batch has some that are no UTF-8."""
-    types = arrow.types
-    given = column.type.value_type if types.is_dictionary(column.type) else column.type
-    if types.is_binary(given) or types.is_large_binary(given):
-        return column.cast(given).to_pylist()
-    strings = types.is_string(given) or types.is_large_string(given)
-    if not (strings or types.is_integer(given) or types.is_date(given) or types.is_timestamp(given)):
-        raise bad(place.path, f"column {show(name)} of {show(str(column.type))[1:-1]}", "strings, or whole numbers or dates for names")
-    try:
-        return column.cast(given if strings else arrow.string()).to_pylist()
-    except UnicodeDecodeError:
-        return column.cast(given).cast(arrow.large_binary() if types.is_large_string(given) else arrow.binary()).to_pylist()
-
-
-def _fields(found: list[str], width: int) -> Trouble:
-    return Trouble("fields", f"{len(found)} fields", f"{width}, as in the header")
+    return None if packed and form == "Parquet" else form  # Parquet is compressed inside

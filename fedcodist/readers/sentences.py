@@ -1,21 +1,21 @@
-"""From prose to sentences and words: lower case, English, with the contractions of the paper's appendix repaired (A36)."""
+"""From English prose to sentences of lower-case words, with the contractions of the paper's appendix repaired (A36)."""
 
 from __future__ import annotations
 
 import functools
-import importlib
 import re
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
-from fedcodist.errors import bad
+from fedcodist.errors import data_error
+from fedcodist.readers.libraries import text_library
 from fedcodist.settings import show
 
-BLOCK = 2_000  # characters that are divided into sentences at once: the time of pysbd grows faster than its text
+BLOCK = 2_000  # characters that are divided into sentences at once: the time of pysbd grows faster than linearly
 
 Splitter = Literal["pysbd", "punkt"]
-# What the paper repairs after C4's words were cut at every apostrophe; its appendix lists exactly these.
+# Tokenizing cuts words at every apostrophe; the paper repairs exactly these, listed in its appendix.
 CONTRACTIONS = tuple(
     """
     aren't can't couldn't didn't doesn't don't hadn't hasn't haven't he'd he'll he's i'd it's i'll i'm i've isn't let's mightn't mustn't
@@ -24,14 +24,14 @@ CONTRACTIONS = tuple(
     """.split()  # noqa: SIM905  # quoted, they would fill a page
 )
 _CONTRACTIONS = frozenset(CONTRACTIONS)
-# The whole of NLTK's wordpunct_tokenize; importing it from there takes more than a second.
+# All that NLTK's wordpunct_tokenize does; importing NLTK takes more than a second.
 _WORD = re.compile(r"\w+|[^\w\s]+")
-# Text in which pysbd cannot find an end but the last character; asking it is slow.
+# Text that is certainly one sentence: calling pysbd is slow.
 _ONE_SENTENCE = re.compile(r"[^\W\d_](?:[^\W\d_]|[ ,'-])*[.!?]?")
 
 
 def tokenize(text: str) -> list[str]:
-    """The lower-cased words and punctuation of a text, with the paper's contractions whole again.
+    """The lower-case words and punctuation of a text, with the paper's contractions repaired.
 
     >>> tokenize("It doesn't rain; Anna's umbrella...")
     ['it', "doesn't", 'rain', ';', 'anna', "'s", 'umbrella', '...']
@@ -40,7 +40,7 @@ def tokenize(text: str) -> list[str]:
 
 
 def repair(words: list[str]) -> list[str]:
-    """Words with the paper's contractions put together; those that it does not list stay apart.
+    """Words with the contractions that the paper lists joined again.
 
     >>> repair(["we", "'", "re", "and", "we", "'", "ll"])
     ["we're", 'and', 'we', "'", 'll']
@@ -66,9 +66,8 @@ def repair(words: list[str]) -> list[str]:
 def sentences(text: str, splitter: Splitter = "pysbd") -> list[str]:
     """The sentences of a text.
 
-    The paper took NLTK's punkt, a model that has to be downloaded; `splitter="punkt"` does the same where it is installed. The default
-    are the rules of pysbd, which need no download (DEVIATION D11): they also end a sentence at the end of a line, and differ at rare
-    abbreviations.
+    The paper used NLTK's punkt, a model that has to be downloaded; `splitter="punkt"` does the same where it is installed. The default is
+    pysbd, whose rules need no download (DEVIATION D11): they also end a sentence at the end of a line, and differ in rare abbreviations.
     """
     if splitter == "punkt":
         return [found for part in _punkt()(text) if (found := part.strip())]
@@ -77,7 +76,7 @@ def sentences(text: str, splitter: Splitter = "pysbd") -> list[str]:
 
 
 def first_sentence(text: str, splitter: Splitter = "pysbd") -> str:
-    """The first of the sentences, or nothing; only the beginning of a text is looked at."""
+    """The first sentence of a text, or ""; only the beginning of the text is processed."""
     if splitter == "punkt":
         return next(iter(sentences(text.lstrip()[:BLOCK], splitter)), "")
     _check_splitter(splitter)
@@ -85,7 +84,7 @@ def first_sentence(text: str, splitter: Splitter = "pysbd") -> str:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """The lines of a text, the long ones cut between words: no sentence goes on behind a line, and no text takes for ever."""
+    """The lines of a text, long ones cut between words: a sentence ends with its line, and processing time stays bounded."""
     for paragraph in text.splitlines():
         rest = paragraph.strip()
         while len(rest) > BLOCK:
@@ -101,7 +100,7 @@ def _divide(block: str) -> list[str]:
     if _ONE_SENTENCE.fullmatch(block):
         return [block]
     parts = _segmenter().segment(block)
-    if sum(map(len, parts)) != len(block):  # pysbd marks places with rare characters, and loses text that has them itself
+    if sum(map(len, parts)) != len(block):  # pysbd uses rare characters as marks, and loses text that contains them
         return [block]
     return [found for part in parts if (found := part.strip())]
 
@@ -109,28 +108,22 @@ def _divide(block: str) -> list[str]:
 @functools.cache
 def _segmenter() -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # newer Pythons complain, once, about escapes in its source
-        return _library("pysbd", "sentences", "text").Segmenter(language="en", clean=False)
+        warnings.simplefilter("ignore")  # newer Pythons warn about escapes in its source
+        return text_library("pysbd", "sentences").Segmenter(language="en", clean=False)
 
 
 @functools.cache
 def _punkt() -> Callable[[str], list[str]]:
-    found = _library("nltk.tokenize", "sentences", "text").sent_tokenize
+    found = text_library("nltk.tokenize", "sentences").sent_tokenize
     try:
         found("A sentence.")
     except LookupError as error:
-        raise bad("sentences", "splitter punkt, whose model is not installed", "pysbd", "python -m nltk.downloader punkt_tab") from error
+        raise data_error(
+            "sentences", "splitter punkt, whose model is not installed", "pysbd", "python -m nltk.downloader punkt_tab"
+        ) from error
     return found
 
 
 def _check_splitter(splitter: str) -> None:
     if splitter != "pysbd":
-        raise bad("splitter", show(splitter), "pysbd or punkt")
-
-
-def _library(name: str, where: str, extra: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        package = name.split(".")[0]
-        raise bad(where, f"an installation without {package}", f"one with {package}", f"pip install 'fedcodist[{extra}]'") from error
+        raise data_error("splitter", show(splitter), "pysbd or punkt")

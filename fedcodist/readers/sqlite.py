@@ -1,8 +1,8 @@
-"""SQLite files of strangers: opened read-only and unchanging, looked at with fixed questions about tables that were checked first.
+"""Untrusted SQLite files: opened read-only and immutable, and read by fixed queries on tables that were checked first.
 
-A database is a program too: views, triggers and virtual tables run when they are asked, so a file with any of them is refused, nothing but
-reading the named tables is permitted, and a question ends after as many steps as the size of the file can explain. Deliberately absent:
-writing, waiting for a lock, and a write-ahead log (a file that still has one is refused, for its newest rows would be missing).
+A database can contain code: views, triggers and virtual tables run when they are queried. So a file with any of them is refused, only
+reading the named tables is permitted, and a query may take no more steps than the size of the file can explain. Deliberately absent:
+writing, waiting for a lock, and a write-ahead log (a file that still has one is refused, as its newest rows would be missing).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedcodist.errors import bad
+from fedcodist.errors import data_error
 from fedcodist.readers.files import SQLITE, check_magic, kind, open_file
 from fedcodist.settings import show
 
 LONGEST_ID = 200  # characters of a client's name
 MOST_BLOB = 2**30
-STEPS, STEPS_PER_BYTE = 50_000_000, 8  # of SQLite's machine for one question: what a scan of the whole file takes, and much to spare
+STEPS, STEPS_PER_BYTE = 50_000_000, 8  # of SQLite's virtual machine for one query: a scan of the whole file, with a wide margin
 CHECK_EVERY = 100_000
 TRICKS = "type IN ('view', 'trigger') OR sql LIKE 'create virtual%' OR sql LIKE 'create view%' OR sql LIKE 'create trigger%'"
 
@@ -29,7 +29,7 @@ class Database:
     """One file, for one thread; a context manager."""
 
     def __init__(self, path: str | Path, tables: Mapping[str, Iterable[str]], quick_check: bool = False):
-        """Open the file if it has these tables with these columns; `quick_check` reads it all through first."""
+        """Open the file; DataError unless it has these tables with these columns. `quick_check` verifies the whole file first."""
         self.path, self.tables = str(path), {table: tuple(columns) for table, columns in tables.items()}
         with open_file(path, "an SQLite file") as file:
             check_magic(path, file, (SQLITE,), "an SQLite file")
@@ -37,7 +37,7 @@ class Database:
         for ending in ("-wal", "-journal"):
             left = self.path + ending
             if kind(left) != "nothing at this path" and os.path.getsize(left):
-                raise bad(
+                raise data_error(
                     self.path, f"an unfinished change beside it ({Path(left).name})", "a closed database", "open it once with sqlite3"
                 )
         quoted = urllib.parse.quote(os.path.abspath(path))
@@ -58,11 +58,11 @@ class Database:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file; a second time does nothing."""
+        """Close the file; a second call does nothing."""
         self.connection.close()
 
     def rows(self, question: str, values: Iterable[Any] = ()) -> Iterator[tuple[Any, ...]]:
-        """The answer, row by row; text comes as bytes."""
+        """The rows of a query's result; text is given as bytes."""
         self.left = STEPS + STEPS_PER_BYTE * self.size
         try:
             yield from self.connection.execute(question, tuple(values))
@@ -70,7 +70,7 @@ class Database:
             raise self._broken(error) from error
 
     def indexed(self, table: str, *columns: str) -> bool:
-        """Whether an index begins with these columns, in any order."""
+        """Whether the table has an index that begins with these columns, in any order."""
         self.connection.set_authorizer(None)
         try:
             names = [row[1].decode("utf-8", "replace") for row in self.rows("SELECT 0, name FROM pragma_index_list(?)", [table])]
@@ -81,25 +81,25 @@ class Database:
 
     def _set_up(self, quick_check: bool) -> None:
         connection = self.connection
-        connection.text_factory = bytes  # it need not be UTF-8
+        connection.text_factory = bytes  # text need not be UTF-8
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max(2**20, min(MOST_BLOB, self.size)))
         connection.set_progress_handler(self._step, CHECK_EVERY)
-        # Settings first: they hold for reading the schema too.
+        # These come first, since they apply to reading the schema as well.
         for setting in ("trusted_schema=OFF", "cell_size_check=ON", "mmap_size=0", "query_only=ON", "temp_store=MEMORY"):
             list(self.rows(f"PRAGMA {setting}"))
         for name, what in self.rows(f"SELECT name, type FROM sqlite_master WHERE {TRICKS}"):  # noqa: S608
-            raise bad(self.path, f"{_show(what)} {_show(name)} that is a view, a trigger or a virtual table", "plain tables")
+            raise data_error(self.path, f"{_show(what)} {_show(name)} that is a view, a trigger or a virtual table", "plain tables")
         for table, wanted in self.tables.items():
             columns = {row[0]: row[1] for row in self.rows("SELECT name, hidden FROM pragma_table_xinfo(?)", [table])}
             missing = [name for name in wanted if columns.get(name.encode(), 1) != 0]
             if missing:
                 found = [name.decode("utf-8", "replace") for name in columns]
                 what = f"no table {table}" if not columns else f"no plain column {', '.join(missing)} in table {table}"
-                raise bad(self.path, what, f"columns {', '.join(wanted)}", f"found: {show(found)}" if columns else self._others())
+                raise data_error(self.path, what, f"columns {', '.join(wanted)}", f"found: {show(found)}" if columns else self._others())
         if quick_check:
             for (answer,) in self.rows("PRAGMA quick_check(1)"):
                 if answer != b"ok":
-                    raise bad(self.path, f"a damaged database ({_show(answer)})", "a whole SQLite file")
+                    raise data_error(self.path, f"a damaged database ({_show(answer)})", "a whole SQLite file")
         connection.set_authorizer(self._allowed)
 
     def _others(self) -> str:
@@ -119,16 +119,16 @@ class Database:
 
     def _broken(self, error: BaseException) -> Exception:
         if str(error) == "interrupted":
-            return bad(self.path, "a question without an end", "tables that the size of the file explains", "damaged?")
-        return bad(self.path, f"a file that SQLite cannot read ({error})", "a whole SQLite file")
+            return data_error(self.path, "a question without an end", "tables that the size of the file explains", "damaged?")
+        return data_error(self.path, f"a file that SQLite cannot read ({error})", "a whole SQLite file")
 
 
 def client_name(path: str, raw: Any) -> str:
-    """A client's id as text, if it may stand in a file, a path or a message."""
+    """A client's id as text; DataError unless it is safe in a file, a path and a message."""
     try:
         name = raw.decode("utf-8") if isinstance(raw, bytes) else str(raw)
     except UnicodeDecodeError as error:
-        raise bad(path, f"the client id {show(raw)}", "UTF-8") from error
+        raise data_error(path, f"the client id {show(raw)}", "UTF-8") from error
     if (
         not isinstance(raw, bytes | str | int)
         or not name
@@ -137,14 +137,14 @@ def client_name(path: str, raw: Any) -> str:
         or "/" in name
         or name in (".", "..")
     ):
-        raise bad(path, f"the client id {show(raw)}", f"1 to {LONGEST_ID} printable characters without /")
+        raise data_error(path, f"the client id {show(raw)}", f"1 to {LONGEST_ID} printable characters without /")
     return name
 
 
 def count(path: str, client: str, raw: Any) -> int:
-    """A number of examples, if it is one."""
+    """A number of examples; DataError unless it is one."""
     if type(raw) is not int or raw < 0:
-        raise bad(f"{path}: client {client}", f"{show(raw)} examples", "a whole number from 0")
+        raise data_error(f"{path}: client {client}", f"{show(raw)} examples", "a whole number from 0")
     return raw
 
 

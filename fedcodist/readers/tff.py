@@ -1,8 +1,8 @@
-"""TensorFlow Federated's own files, without TensorFlow: SQLite with a serialized example in each row, and HDF5 with a group a client.
+"""TensorFlow Federated's own files, without TensorFlow: SQLite with a serialized example in each row, and HDF5 with a group per client.
 
-A file is opened lazily: `clients` reads only who is there and how much each has, `read` the examples of one client. In SQLite the tables
-are `examples` and `client_metadata`, and a split is a column; in HDF5 the content is `examples/<client>/<feature>`, and a split is a file.
-Deliberately absent: downloading, and shapes other than those of the published images (lists of numbers stay lists).
+Files are read lazily: `clients` lists the clients and their sizes, `read` gives the examples of one client. In SQLite the tables are
+`examples` and `client_metadata`, and the split is a column; in HDF5 the content is `examples/<client>/<feature>`, and each split is a file.
+Deliberately absent: downloading, and shapes other than those of the published images (other lists of numbers stay flat).
 """
 
 from __future__ import annotations
@@ -16,26 +16,27 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedcodist.errors import DataError, bad
+from fedcodist.errors import DataError, data_error
 from fedcodist.readers.files import CHUNK, HDF5, SQLITE, kind, open_file, sniff, unpacked
-from fedcodist.readers.hdf5_process import Apart
+from fedcodist.readers.hdf5_process import Hdf5Process
+from fedcodist.readers.libraries import library
 from fedcodist.readers.sqlite import Database, client_name, count
 from fedcodist.settings import show
-from fedcodist.storage.durable import StorageError
+from fedcodist.storage.durable import StorageError, free_space
 
 Column = np.ndarray | list[bytes]
 EXAMPLES = {
     "examples": ("split_name", "client_id", "serialized_example_proto"),
     "client_metadata": ("client_id", "split_name", "num_examples"),
 }
-SPLITS = {"train": "train", "heldout": "held_out", "held_out": "held_out", "test": "test"}  # as found, and as called here
+SPLITS = {"train": "train", "heldout": "held_out", "held_out": "held_out", "test": "test"}  # {name in the files: name here}
 SHAPES = {("image", 3072): (32, 32, 3), ("pixels", 784): (28, 28)}
 MOST_EXAMPLE, MOST_CLIENT = 16 * 2**20, 2**30  # bytes
-MARGIN = 64 * 2**20  # left free on a disk
+MARGIN = 64 * 2**20  # to be left free on the disk
 
 
 class Source(Protocol):
-    """One split of a federated file. It belongs to the thread that opened it."""
+    """One split of a federated file, for the thread that opened it."""
 
     def clients(self) -> dict[str, int]:
         """{client: number of examples}, sorted, without reading an example."""
@@ -46,7 +47,7 @@ class Source(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         ...
 
     def __enter__(self) -> Source: ...
@@ -59,10 +60,10 @@ def open_tff(path: str | Path, quick_check: bool = False) -> dict[str, Source]:
     if kind(path) == "a directory":
         files = by_split(path, (".h5", ".hdf5"))
         if files:
-            return {split: Apart(file) for split, file in files.items()}
+            return {split: Hdf5Process(file) for split, file in files.items()}
         plain = sorted(p for p in Path(path).iterdir() if p.suffix == ".sqlite")
         if len(plain) != 1:
-            raise bad(
+            raise data_error(
                 str(path), f"{len(plain)} .sqlite files and no .h5 file named after its split", "one of the two", "name the file itself"
             )
         path = plain[0]
@@ -73,10 +74,10 @@ def open_tff(path: str | Path, quick_check: bool = False) -> dict[str, Source]:
     if start.startswith(HDF5):
         split = split_of(path)
         if split is None:
-            raise bad(str(path), "a name without a split", "a name such as fed_cifar100_train.h5")
-        return {split: Apart(path)}
+            raise data_error(str(path), "a name without a split", "a name such as fed_cifar100_train.h5")
+        return {split: Hdf5Process(path)}
     packed = str(path).endswith((".lzma", ".xz", ".gz", ".bz2"))
-    raise bad(str(path), sniff(start), "an SQLite or HDF5 file, or a directory of them", "unpack it first" if packed else "")
+    raise data_error(str(path), sniff(start), "an SQLite or HDF5 file, or a directory of them", "unpack it first" if packed else "")
 
 
 def split_of(path: str | Path) -> str | None:
@@ -90,40 +91,42 @@ def split_of(path: str | Path) -> str | None:
 
 
 def by_split(path: str | Path, endings: tuple[str, ...]) -> dict[str, Path]:
-    """The files of a directory that end like this and are named after a split, one a split, train first."""
+    """{split: file} of the files in a directory with one of these endings that are named after a split; train comes first."""
     try:
         files = sorted(p for p in Path(path).iterdir() if p.name.endswith(endings))
     except OSError as error:
-        raise bad(str(path), f"{error.strerror}", "a directory that can be read") from error
+        raise data_error(str(path), f"{error.strerror}", "a directory that can be read") from error
     found: dict[str, Path] = {}
     for file in files:
         split = split_of(file)
         if split in found:
-            raise bad(str(path), f"{found[split].name} and {file.name}, both {split}", "one file a split")
+            raise data_error(str(path), f"{found[split].name} and {file.name}, both {split}", "one file a split")
         if split is not None:
             found[split] = file
     return {split: found[split] for split in dict.fromkeys(SPLITS.values()) if split in found}
 
 
 def decompress(path: str | Path, target_dir: str | Path, progress: Callable[[int], None] | None = None) -> Path:
-    """The unpacked copy of a .lzma, .xz or .gz file in this directory, made if it is not there.
+    """The decompressed copy of a .lzma, .xz or .gz file in a directory, made if it does not exist.
 
-    It is written beside its name and gets it only when it is whole, so what has the name is whole; a copy that was cut off is begun
-    again. `progress` is called with the number of bytes written so far. The packed file is only read.
+    The copy is written under another name and renamed when it is complete, so that an interrupted one is never used; it is begun again.
+    `progress` is called with the number of bytes written so far.
     """
     if not str(path).endswith((".lzma", ".xz", ".gz")):
-        raise bad(str(path), "another name", "a .lzma, .xz or .gz file")
+        raise data_error(str(path), "another name", "a .lzma, .xz or .gz file")
     target = Path(target_dir) / Path(path).stem
     if kind(target) == "a file":
         return target
     if kind(target) != "nothing at this path":
-        raise bad(str(target), kind(target), "a file, or nothing yet")
+        raise data_error(str(target), kind(target), "a file, or nothing yet")
     partial = target.with_name(f"{target.name}.partial")
     with unpacked(path) as stream:
         try:
             file = os.fdopen(_take(partial), "wb")
         except OSError as error:
-            raise bad(str(partial), f"{error.strerror}", "a directory to write to, and no other process that unpacks into it") from error
+            raise data_error(
+                str(partial), f"{error.strerror}", "a directory to write to, and no other process that unpacks into it"
+            ) from error
         with file:
             try:
                 written = 0
@@ -145,7 +148,7 @@ def decompress(path: str | Path, target_dir: str | Path, progress: Callable[[int
 
 
 def _take(partial: Path) -> int:
-    """The emptied file, locked: two processes that unpack the same file would end with a mixture."""
+    """The file, emptied and locked: two processes that decompress to the same file would mix their output."""
     import fcntl
 
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
@@ -159,8 +162,7 @@ def _take(partial: Path) -> int:
 
 
 def _check_room(partial: Path, size: int) -> None:
-    disk = os.statvfs(partial.parent)
-    if disk.f_bavail * disk.f_frsize < size + MARGIN:
+    if free_space(partial.parent)[0] < size + MARGIN:
         raise StorageError(f"{partial}: a full disk; {MARGIN} bytes are to be left free")
 
 
@@ -191,7 +193,7 @@ class _Rows:
             for raw, examples in self.database.rows(question, [self.split.decode()]):
                 client = client_name(path, raw)
                 if client in found:
-                    raise bad(path, f"client {show(client)} twice in {self.split.decode()}", "each once")
+                    raise data_error(path, f"client {show(client)} twice in {self.split.decode()}", "each once")
                 found[client] = count(path, client, examples)
             self._clients = dict(sorted(found.items()))
         return dict(self._clients)
@@ -202,7 +204,7 @@ class _Rows:
         assert self._clients is not None
         where = f"{self.database.path}: client {client}"
         if client not in self._clients:
-            raise bad(where, "nothing", f"a client of {self.split.decode()}")
+            raise data_error(where, "nothing", f"a client of {self.split.decode()}")
         blobs, size = [], 0
         for blob in self._blobs(client):
             size += len(blob) if isinstance(blob, bytes) else 0
@@ -213,10 +215,10 @@ class _Rows:
             if len(blobs) == self._clients[client]:
                 return parse(where, blobs)
         allowed = f"{self._clients[client]}, as client_metadata says, of at most {MOST_EXAMPLE} bytes each"
-        raise bad(where, f"{len(blobs)} whole examples and what follows", allowed)
+        raise data_error(where, f"{len(blobs)} whole examples and what follows", allowed)
 
     def _blobs(self, client: str) -> Iterable[Any]:
-        """In the order of the file. Without an index every client would need a scan, so then one scan remembers all places."""
+        """The examples in the order of the file. Without an index each client would take a scan, so one scan remembers all row ids."""
         split = self.split.decode()
         if not self._searchable:
             self._searchable = True
@@ -242,21 +244,21 @@ def _open_sqlite(path: str | Path, quick_check: bool) -> dict[str, Source]:
     for raw in raws:
         split = SPLITS.get(raw.decode("utf-8", "replace")) if isinstance(raw, bytes) else None
         if split is None or split in names:
-            raise bad(str(path), f"the split {show(raw)}", "train, heldout or test, each once")
+            raise data_error(str(path), f"the split {show(raw)}", "train, heldout or test, each once")
         names[split] = raw
     if not names:
-        raise bad(str(path), "no clients", "at least one in client_metadata")
+        raise data_error(str(path), "no clients", "at least one in client_metadata")
     # Each split has its own connection, so that closing one leaves the others open.
     return {split: _Rows(Database(path, EXAMPLES), names[split]) for split in dict.fromkeys(SPLITS.values()) if split in names}
 
 
 @functools.cache
 def _example() -> Any:
-    """The class of tf.train.Example, from its description: a map of names to lists of bytes, floats or whole numbers."""
-    try:
-        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-    except ImportError as error:
-        raise bad("tff", "no package protobuf", "an installation that can read examples", "pip install 'fedcodist[data]'") from error
+    """The class of tf.train.Example, built from its description: a map of names to lists of bytes, floats or integers."""
+    descriptor_pb2, descriptor_pool, message_factory = (
+        library(f"google.protobuf.{name}", "tff", "no package protobuf", "an installation that can read examples")
+        for name in ("descriptor_pb2", "descriptor_pool", "message_factory")
+    )
     field = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="tf", syntax="proto3")
     for name, kind_of in (("Bytes", field.TYPE_BYTES), ("Floats", field.TYPE_FLOAT), ("Ints", field.TYPE_INT64)):
@@ -281,7 +283,7 @@ def _example() -> Any:
 
 
 def parse(where: str, blobs: Iterable[bytes]) -> dict[str, Column]:
-    """The columns of serialized examples that all have the same features, each with as many values."""
+    """The columns of serialized examples; DataError unless all have the same features with the same numbers of values."""
     example = _example()
     columns: dict[str, list[Any]] = {}
     kinds: dict[str, tuple[str, int]] = {}
@@ -289,26 +291,26 @@ def parse(where: str, blobs: Iterable[bytes]) -> dict[str, Column]:
         message = example()
         try:
             message.ParseFromString(blob)
-        except Exception as error:  # the library's own class, whose home has moved before
-            raise bad(f"{where}: example {row}", f"{len(blob)} bytes that are no tf.train.Example", "a whole one") from error
+        except Exception as error:  # protobuf's own class, which has moved between modules
+            raise data_error(f"{where}: example {row}", f"{len(blob)} bytes that are no tf.train.Example", "a whole one") from error
         features: Mapping[str, Any] = message.features.feature
         if row and set(features) != set(kinds):
             odd = sorted(set(features) ^ set(kinds))
-            raise bad(f"{where}: example {row}", f"features that differ in {show(odd)}", "the same in every example")
+            raise data_error(f"{where}: example {row}", f"features that differ in {show(odd)}", "the same in every example")
         for name in features:
             word = features[name].WhichOneof("kind")
             values = getattr(features[name], word).value if word else ()
             if (word == "bytes" and len(values) != 1) or not values or kinds.setdefault(name, (word, len(values))) != (word, len(values)):
                 got = f"{len(values)} {word or 'values'} of {show(name)}"
                 allowed = f"{' '.join(map(str, kinds[name][::-1]))}, as before" if name in kinds else "one string, or some numbers"
-                raise bad(f"{where}: example {row}", got, allowed)
+                raise data_error(f"{where}: example {row}", got, allowed)
             numbers = {"floats": np.float32, "ints": np.int64}.get(word)
             columns.setdefault(name, []).append(values[0] if numbers is None else np.fromiter(values, numbers, len(values)))
     return {name: column(where, name, rows, kinds[name][1]) for name, rows in sorted(columns.items())}
 
 
 def column(where: str, name: str, rows: list[Any], width: int) -> Column:
-    """Rows of one feature as a column: a number a row without its axis, an image as uint8 in its shape."""
+    """The rows of one feature as a column; single numbers lose their axis, and images become uint8 in their shape."""
     if isinstance(rows[0], bytes):
         return rows
     found = np.stack(rows)
@@ -318,6 +320,6 @@ def column(where: str, name: str, rows: list[Any], width: int) -> Column:
         found = found.reshape(-1, *SHAPES[name, width])
     if name == "image" and found.dtype == np.int64:
         if found.min() < 0 or found.max() > 255:
-            raise bad(f"{where}: image", f"{found.min()} to {found.max()}", "0 to 255")
+            raise data_error(f"{where}: image", f"{found.min()} to {found.max()}", "0 to 255")
         found = found.astype(np.uint8)
     return found

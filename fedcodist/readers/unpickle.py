@@ -1,9 +1,9 @@
 """The data of a pickle, without running it: a small interpreter of the opcodes that describe data, for files that exist in no other form.
 
-`read` gives dicts, lists, tuples, str, bytes, int, float, bool, None and numpy arrays of uint8 and int64, and nothing else can come out:
-a pickle is a program that may call anything, so every opcode and every name it may call is on a list, and the rest is a DataError. The
-standard library's table of opcodes is used for their names and their short arguments; it parses and never executes. Arrays are views of
-the given bytes, so a large file is not copied. Deliberately absent: classes, references between processes, protocol 5, and writing.
+A pickle is a program that may call anything. Only the opcodes and names listed here are accepted, and everything else is a DataError, so
+`read` can give nothing but dicts, lists, tuples, str, bytes, int, float, bool, None and numpy arrays of uint8 and int64. Opcodes and their
+short arguments are parsed by the standard library's table, which executes nothing. Arrays are views of the given bytes, so a large file
+is not copied. Deliberately absent: classes, persistent ids, protocol 5, and writing.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from typing import Any
 
 import numpy as np
 
-from fedcodist.errors import DataError, bad
+from fedcodist.errors import DataError, data_error
 from fedcodist.settings import show
 
 OPCODES = {opcode.code: opcode for opcode in pickletools.opcodes}
-MOST_DEPTH = 32  # of lists in lists
+MOST_DEPTH = 32  # of nesting
 LONGEST = 2**16  # bytes of a string that is not the content of an array
-# Opcodes with a string behind its length, and how many bytes the length has; text has its own, since it is decoded.
+# Opcodes of a string preceded by its length, and the number of bytes of the length; texts are decoded.
 STRINGS = {"SHORT_BINSTRING": 1, "BINSTRING": 4, "SHORT_BINBYTES": 1, "BINBYTES": 4, "BINBYTES8": 8}
 TEXTS = {"SHORT_BINUNICODE": 1, "BINUNICODE": 4, "BINUNICODE8": 8}
 VALUES = {"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "UNICODE"}
 CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 PUTS, GETS = {"PUT", "BINPUT", "LONG_BINPUT"}, {"GET", "BINGET", "LONG_BINGET"}
 TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-# What the readers of short arguments, and an opcode without what it needs on the stack, may raise.
+# What a malformed argument, or an opcode whose operands are not on the stack, may raise.
 BROKEN = (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError, EOFError, MemoryError)
 
 
 class _Name(enum.Enum):
-    """The only names that a pickle may call, and none of them is called: `_reduce` knows what each would have made."""
+    """The only names that a pickle may call. None of them is called: `_Machine.reduce` knows what each would have made."""
 
     RECONSTRUCT = enum.auto()
     NDARRAY = enum.auto()
@@ -63,13 +63,13 @@ class _Dtype:
 
 
 class _Array:
-    """An array that has been asked for; BUILD fills it."""
+    """An array that was declared by REDUCE; BUILD gives it its content."""
 
     array: np.ndarray | None = None
 
 
 def read(where: str, data: bytes | bytearray) -> Any:
-    """What the pickle in `data` describes; a DataError that names the opcode if that is more than plain data.
+    """The value that the pickle in `data` describes; DataError that names the opcode if that is not plain data.
 
     >>> read("labels", b"(dp0\\nS'x'\\np1\\n(lp2\\nI1\\naI2\\nas.")
     {b'x': [1, 2]}
@@ -78,7 +78,7 @@ def read(where: str, data: bytes | bytearray) -> Any:
     fedcodist.errors.DataError: evil: got the name os.system at byte 0; allowed plain data, and arrays of numpy (it was not run)
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of odd escapes in a string, which are the file's and not the user's
+        warnings.simplefilter("ignore")  # of odd escapes in a string of the file, which the user cannot change
         return _run(where, data)
 
 
@@ -89,10 +89,10 @@ def _run(where: str, data: bytes | bytearray) -> Any:
         machine.at = file.tell()
         code = file.read(1)
         if not code:
-            raise bad(where, f"no end of the pickle in {len(data)} bytes", "a whole file", "truncated?")
+            raise data_error(where, f"no end of the pickle in {len(data)} bytes", "a whole file", "truncated?")
         opcode = OPCODES.get(code.decode("latin-1"))
         if opcode is None:
-            raise bad(where, f"byte {code!r} at byte {machine.at}, which is no opcode", "a pickle")
+            raise data_error(where, f"byte {code!r} at byte {machine.at}, which is no opcode", "a pickle")
         try:
             if opcode.name == "STOP":
                 (value,) = machine.stack
@@ -101,13 +101,13 @@ def _run(where: str, data: bytes | bytearray) -> Any:
         except DataError:
             raise
         except BROKEN as error:
-            raise bad(where, f"opcode {opcode.name} at byte {machine.at} without what it needs", "a whole pickle") from error
+            raise data_error(where, f"opcode {opcode.name} at byte {machine.at} without what it needs", "a whole pickle") from error
     machine.check_plain(value)
     return value.array if isinstance(value, _Array) else value
 
 
 class _Machine:
-    """The stack and the memory of one pickle."""
+    """The stack and the memo of one pickle."""
 
     def __init__(self, where: str, data: bytes | bytearray):
         self.where, self.view, self.at = where, memoryview(data).toreadonly(), 0
@@ -115,7 +115,7 @@ class _Machine:
         self.memo: dict[int, Any] = {}
 
     def refuse(self, what: str, hint: str = "it was not run") -> DataError:
-        return bad(self.where, f"{what} at byte {self.at}", "plain data, and arrays of numpy", hint)
+        return data_error(self.where, f"{what} at byte {self.at}", "plain data, and arrays of numpy", hint)
 
     def step(self, opcode: pickletools.OpcodeInfo, file: io.BytesIO) -> None:
         name, stack = opcode.name, self.stack
@@ -170,7 +170,7 @@ class _Machine:
                 raise self.refuse(f"protocol {argument}", "protocols 0 to 4 are read")
         elif name == "POP":
             self.pop()
-        elif name != "FRAME":  # a frame only says how far to read ahead
+        elif name != "FRAME":  # a frame is only a hint for reading ahead
             raise self.refuse(f"opcode {name}")
 
     def string(self, name: str, file: io.BytesIO) -> Any:
@@ -178,7 +178,7 @@ class _Machine:
         size = int.from_bytes(file.read(width), "little")
         start = file.tell()
         if size > len(self.view) - start:
-            raise bad(
+            raise data_error(
                 self.where, f"a string of {size} bytes at byte {self.at}", f"at most the {len(self.view) - start} that follow", "truncated?"
             )
         file.seek(size, io.SEEK_CUR)
@@ -194,7 +194,7 @@ class _Machine:
         return value
 
     def items(self) -> list[Any]:
-        """All that was put on the stack since the last mark."""
+        """Pop all items above the last mark."""
         items: list[Any] = []
         while not isinstance(value := self.stack.pop(), _Mark):
             items.append(value)
@@ -206,7 +206,7 @@ class _Machine:
         return self.stack[-1]
 
     def put(self, index: int) -> None:
-        # Keys as large as the file allows cannot be made to collide.
+        # Keys below the size of the file cannot be chosen so that their hashes collide.
         if not 0 <= index <= len(self.view) or isinstance(self.stack[-1], _Mark):
             raise self.refuse(f"place {show(index)} of the memory")
         self.memo[index] = self.stack[-1]
@@ -214,7 +214,7 @@ class _Machine:
     def set_items(self, items: list[Any]) -> None:
         target = self.top(dict)
         for key, value in zip(items[::2], items[1::2], strict=True):
-            if type(key) not in (str, bytes):  # nothing else whose hash is cheap and cannot be chosen
+            if type(key) not in (str, bytes):  # other hashes may be slow, or be made to collide
                 raise self.refuse(f"a key of type {type(key).__name__.strip('_')}", "keys are strings")
             target[key] = value
 
@@ -242,7 +242,7 @@ class _Machine:
                     or math.prod(shape) * kind.dtype.itemsize != len(raw)
                     or len(shape) > 32
                 ):
-                    raise bad(
+                    raise data_error(
                         self.where, f"an array of {len(raw)} bytes at byte {self.at}", f"{kind.dtype.itemsize} * {show(list(shape))} bytes"
                     )
                 flat = np.frombuffer(raw, kind.dtype)
@@ -251,15 +251,15 @@ class _Machine:
         raise self.refuse("opcode BUILD on something that is no array,")
 
     def check_plain(self, value: Any) -> None:
-        """DataError if something but plain data is left in a value, or too deep in it; each thing is looked at once."""
+        """DataError if a value contains anything but plain data, or is nested too deeply; each object is visited once."""
         level, seen = [value], {id(value)}
         for _ in range(MOST_DEPTH):
             below: list[Any] = []
             for item in level:
                 if isinstance(item, memoryview):
-                    raise bad(self.where, f"a string of {len(item)} bytes", f"at most {LONGEST}, but for arrays")
+                    raise data_error(self.where, f"a string of {len(item)} bytes", f"at most {LONGEST}, but for arrays")
                 if isinstance(item, _Dtype | _Name | _Mark) or (isinstance(item, _Array) and item.array is None):
-                    raise bad(
+                    raise data_error(
                         self.where, f"something unfinished ({type(item).__name__.strip('_').lower()})", "plain data, and whole arrays"
                     )
                 if isinstance(item, dict | list | tuple):
@@ -270,7 +270,7 @@ class _Machine:
             if not below:
                 return
             level = below
-        raise bad(self.where, f"more than {MOST_DEPTH} levels of lists", f"at most {MOST_DEPTH}")
+        raise data_error(self.where, f"more than {MOST_DEPTH} levels of lists", f"at most {MOST_DEPTH}")
 
 
 def _filled(value: Any) -> Any:

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from fedcodist import runs
-from fedcodist.errors import ConfigError, bad
+from fedcodist.errors import ConfigError, data_error
 from fedcodist.reports import compare
 from fedcodist.reports.compare import dig, number
 from fedcodist.reports.tables import render, safe_cell
 from fedcodist.settings import show
-from fedcodist.storage.durable import say, storing
+from fedcodist.storage.durable import as_storage_error, printable
 
 KEYS = ("experiment", "method", "seed", "round", "pool", "split", "domain")
 COUNTS = ("clients", "examples", "dropped")
@@ -132,7 +132,7 @@ def table(paths: Iterable[str | Path]) -> Table:
             notes.append(note)
         key = _key(run)
         if key in found:  # as in a comparison: of two runs with one seed the last counts
-            notes.append(f"{say(found.pop(key).path)}: not exported: {say(path)} is of the same experiment, method and seed")
+            notes.append(f"{printable(found.pop(key).path)}: not exported: {printable(path)} is of the same experiment, method and seed")
         over, done = compare.finished(run), compare.rounds_done(run)
         found[key] = Found(path, max(done, compare.rounds_planned(run) or 0) if over else done, over)
         for row in rows_of(run):
@@ -171,7 +171,7 @@ def lacks(run: Any) -> str:
     absent += [] if compare.finished(run) else ["the test result: the run is not finished"]
     said = [f"not exported: {', and '.join(absent)}"] if absent else []
     said += _few([str(note) for note in run.notes or ()])
-    return f"{say(run.path)}: {'; '.join(said)}" if said else ""
+    return f"{printable(run.path)}: {'; '.join(said)}" if said else ""
 
 
 # Files
@@ -182,7 +182,7 @@ def write(data: Table, out: str | Path) -> int:
     writer, place = _place(out)
     temporary = place.with_name(f".tmp-{place.name}-{os.getpid()}")
     try:
-        with storing(Path(out)):
+        with as_storage_error(Path(out)):
             count = writer(data, temporary)
             os.replace(temporary, place)
     finally:
@@ -198,7 +198,7 @@ def _place(out: str | Path) -> tuple[Callable[[Table, Path], int], Path]:
         raise ConfigError(f"--out: got {show(str(out))}; allowed a file that ends with {', '.join(WRITERS)}")
     inside = next((parent for parent in place.parents if runs.find(parent, depth=0)), None)
     if inside is not None:  # rounds.jsonl is such a name
-        raise ConfigError(f"--out: got a file in the run {say(inside)}; allowed a place outside of runs")
+        raise ConfigError(f"--out: got a file in the run {printable(inside)}; allowed a place outside of runs")
     return WRITERS[place.suffix.lower()], place
 
 
@@ -232,7 +232,7 @@ def _parquet(data: Table, path: Path) -> int:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise bad("--out", "a Parquet file", "a file that this installation can write", "pip install 'fedcodist[data]'") from error
+        raise data_error("--out", "a Parquet file", "a file that this installation can write", "pip install 'fedcodist[data]'") from error
     kinds = {"seed": pa.int64(), "round": pa.int64(), "codistilled": pa.bool_()} | dict.fromkeys(COUNTS, pa.int64())
     kinds |= dict.fromkeys(WORDS, pa.string())
     schema = pa.schema([(name, kinds.get(name, pa.float64())) for name in data.columns])

@@ -31,7 +31,7 @@ from fedcodist.reports.export import scalars
 from fedcodist.runs import directory
 from fedcodist.settings import one_line
 from fedcodist.storage import durable, sealed
-from fedcodist.storage.durable import Damaged, RunError, say, storing
+from fedcodist.storage.durable import Damaged, RunError, as_storage_error, printable
 from fedcodist.storage.journal import decode_lines
 from fedcodist.storage.lock import Busy
 
@@ -100,10 +100,10 @@ class Mirror:
     def __init__(self, path: Path):
         self.path, self.file = path, path / DIRECTORY / FILE
         self._at = _At()
-        with storing(path):
+        with as_storage_error(path):
             self._start = (path / directory.CONFIG).stat().st_mtime  # written once, when the run was made
         durable.make_directories(self.file.parent)
-        with storing(self.file):
+        with as_storage_error(self.file):
             self._descriptor = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
             try:
                 if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
@@ -111,7 +111,7 @@ class Mirror:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 os.close(self._descriptor)
-                raise Busy(f"{say(self.file)}: busy: another process is writing it") from None
+                raise Busy(f"{printable(self.file)}: busy: another process is writing it") from None
             except BaseException:
                 os.close(self._descriptor)
                 raise
@@ -135,7 +135,7 @@ class Mirror:
             events.append(_event(self._start + seconds, last, _session_end()))
         data = b"".join(map(_record, events))
         size = at.size + len(data)
-        with storing(self.file):
+        with as_storage_error(self.file):
             if os.fstat(self._descriptor).st_size > size:  # first, so that rounds which the journal no longer has are never beside new ones
                 os.ftruncate(self._descriptor, size)
             done = 0
@@ -161,7 +161,7 @@ def _lines_after(path: Path, start: int) -> tuple[list[dict[str, Any]], int]:
     """The good rows of the whole lines after a place, and where these end. A file that is not there, or not ours, has none."""
     if not path.is_file() or path.is_symlink():
         return [], start
-    with storing(path), open(path, "rb") as file:
+    with as_storage_error(path), open(path, "rb") as file:
         file.seek(start)
         data = file.read()
     data = data[: data.rfind(b"\n") + 1]

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from fedcodist.errors import bad
+from fedcodist.errors import data_error
 from fedcodist.reports import compare
 from fedcodist.reports.compare import dig, points
 from fedcodist.reproduce import paper
@@ -77,7 +77,7 @@ def judge(results: Sequence[Mapping[str, Any]]) -> list[Verdict]:
         for cell in result["cells"]:
             known = cells.get(cell["id"], {})
             if known and known["seeds"] and cell["seeds"] and known["run"] != cell["run"]:
-                raise bad(cell["id"], f"runs {known['run']} and {cell['run']}", "one experiment", "make all result files again")
+                raise data_error(cell["id"], f"runs {known['run']} and {cell['run']}", "one experiment", "make all result files again")
             best = cell if len(cell["seeds"]) >= len(known.get("seeds", ())) else known
             spikes = cell.get("spikes") or known.get("spikes")  # Figure 3 has them, and Table 2 the same runs without
             cells[cell["id"]] = {**best, "spikes": spikes} if spikes else best

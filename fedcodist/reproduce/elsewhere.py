@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedcodist.errors import bad
+from fedcodist.errors import data_error
 from fedcodist.reproduce import claims
 
 Result = dict[str, Any]
@@ -64,7 +64,9 @@ def _both(here: Result, known: Result, kept: Sequence[Result]) -> Result:
     as many runs may be without one as all of `known` had."""
     for name in here["data"].keys() & known["data"].keys():
         if here["data"][name] != known["data"][name]:
-            raise bad(name, "other data here than in the result file that is there", "the same data", "give another directory to --docs")
+            raise data_error(
+                name, "other data here than in the result file that is there", "the same data", "give another directory to --docs"
+            )
     silent = sum(len(cell["seeds"]) for cell in kept if "uncommitted" not in cell)
     environments = [*here["environments"], *(one for one in known["environments"] if one not in here["environments"])]
     return {

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedcodist.errors import bad
+from fedcodist.errors import data_error
 from fedcodist.reproduce import claims, figures, paper, results, sections, study_sections
 from fedcodist.reproduce.budgets import BUDGETS
 from fedcodist.settings import nearest
@@ -152,12 +152,14 @@ def fill(text: str, found: Sequence[Result], where: str = "page") -> str:
     known = blocks(found)
     begun, whole = text.count("<!-- results:"), len(MARK.findall(text))
     if begun != whole:
-        raise bad(where, f"{begun} marks of results, {whole} of them with an end", "<!-- results: NAME --> on a line, then <!-- end -->")
+        raise data_error(
+            where, f"{begun} marks of results, {whole} of them with an end", "<!-- results: NAME --> on a line, then <!-- end -->"
+        )
 
     def fresh(match: re.Match[str]) -> str:
         name = match["name"].strip()
         if name not in known:
-            raise bad(where, f"a block of {name}", ", ".join(known) or "none: there are no result files", nearest(name, known))
+            raise data_error(where, f"a block of {name}", ", ".join(known) or "none: there are no result files", nearest(name, known))
         return f"{match[1]}\n{known[name]().rstrip()}\n\n"
 
     return MARK.sub(fresh, text)

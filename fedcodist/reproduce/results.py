@@ -17,7 +17,7 @@ import numpy as np
 import fedcodist
 from fedcodist import runs
 from fedcodist.config import plain
-from fedcodist.errors import bad
+from fedcodist.errors import data_error
 from fedcodist.reports import compare
 from fedcodist.reports.compare import dig, number
 from fedcodist.reproduce import paper, studies
@@ -95,7 +95,7 @@ def _check_data(cells: Sequence[Cell], found: Mapping[str, Sequence[Any]]) -> No
         twin = found.get(cell.twin, []) if cell.public in ("", "in-domain") else []  # other public data is another digest
         digests = {str(run.config.get("data")) for run in (*found[cell.id], *twin)}
         if len(digests) > 1:
-            raise bad(cell.id, f"runs on {len(digests)} different data sets", "runs on the same data", "use another --out")
+            raise data_error(cell.id, f"runs on {len(digests)} different data sets", "runs on the same data", "use another --out")
 
 
 def _cell(table: str, cell: Cell, mine: Sequence[Any], twin: Sequence[Any]) -> Result:
@@ -268,15 +268,15 @@ def read(path: Path) -> Result:
     try:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise bad(str(path), f"{getattr(error, 'strerror', None) or 'no JSON'}", "a result file of `fedcodist reproduce`") from None
+        raise data_error(str(path), f"{getattr(error, 'strerror', None) or 'no JSON'}", "a result file of `fedcodist reproduce`") from None
     version = found.get("schema") if isinstance(found, dict) else None
     if version != SCHEMA:
-        raise bad(
+        raise data_error(
             str(path), f"schema {version}", f"schema {SCHEMA}", "made by another version: run `fedcodist reproduce ... --report` again"
         )
     if found.get("table") not in paper.TABLES or found.get("budget") not in BUDGETS:
         got = f"{found.get('table')} under budget {found.get('budget')}"
-        raise bad(str(path), got, f"{', '.join(paper.TABLES)} under {', '.join(BUDGETS)}")
+        raise data_error(str(path), got, f"{', '.join(paper.TABLES)} under {', '.join(BUDGETS)}")
     return found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fedcodist.data import store
-from fedcodist.errors import DataError, bad
+from fedcodist.errors import DataError, data_error
 
 PREPARE = {
     "cifar100": "fedcodist data prepare cifar100 --from PATH, or --fetch",
@@ -45,7 +45,7 @@ def missing(tasks: Iterable[Any]) -> list[str]:
     wrong = []
     for name in dict.fromkeys(name for task in tasks for name in absent(task)):
         how = PREPARE.get(name, "fedcodist data prepare; a config's header says how")
-        wrong += bad(f"data {name}", "no store of this name", "a prepared one", how).lines
+        wrong += data_error(f"data {name}", "no store of this name", "a prepared one", how).lines
     return wrong
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedcodist.errors import bad
+from fedcodist.errors import data_error
 from fedcodist.reports import compare, tables
 from fedcodist.reports.compare import dig
 from fedcodist.reproduce import claims, figures, paper, sections, studies
@@ -237,7 +237,7 @@ def read_findings(text: str) -> dict[str, str]:
     for name, paragraph in zip(parts[::2], parts[1::2], strict=True):
         if name not in known or name in found:
             what = f"the heading {name!r}" + (" twice" if name in found else "")
-            raise bad(FINDINGS, what, f"each of {', '.join(known)} at most once", nearest(name, known))
+            raise data_error(FINDINGS, what, f"each of {', '.join(known)} at most once", nearest(name, known))
         found[name] = paragraph.strip()
     return found
 
@@ -247,7 +247,7 @@ def _check(paragraph: str, told: str, where: str) -> None:
     there = {n for whole in TOLD.findall(told) for said in (whole, whole.split()[0]) for n in (said, said.lstrip("+"))}
     odd = [said for said in TOLD.findall(" ".join(paragraph.split())) if said not in there]
     if odd:
-        raise bad(
+        raise data_error(
             where, f"the number {odd[0]}", "numbers of its own table, as they stand there", "results change, and so must what is said"
         )
 

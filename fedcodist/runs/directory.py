@@ -22,7 +22,7 @@ from fedcodist.runs.environment import checkout, differences, fingerprint
 from fedcodist.settings import show
 from fedcodist.storage import durable, sealed
 from fedcodist.storage import lock as lock_file
-from fedcodist.storage.durable import BadName, CheckpointError, Damaged, RunError, StorageError, say, storing
+from fedcodist.storage.durable import BadName, CheckpointError, Damaged, RunError, StorageError, as_storage_error, printable
 from fedcodist.storage.journal import Lines
 from fedcodist.storage.sealed import canonical
 
@@ -59,10 +59,10 @@ def run_path(root: str | Path, name: str, arm: str, seed: int) -> Path:
     path = Path(root)
     for part in (name, arm, f"seed-{seed}"):
         path = path / part
-        with storing(path):
+        with as_storage_error(path):
             linked = path.is_symlink()
         if linked:
-            raise BadName(f"name: {say(path)} is a symbolic link; allowed a directory under {say(root)}")
+            raise BadName(f"name: {printable(path)} is a symbolic link; allowed a directory under {printable(root)}")
     return path
 
 
@@ -98,7 +98,7 @@ class Run:
             raise ValueError(f"keep: got {keep}; allowed >= 1")
         path = Path(os.path.abspath(path))
         wanted: dict[str, Any] = json.loads(canonical(config))  # as it will be read back
-        with storing(path):
+        with as_storage_error(path):
             if not (path / RESULT).exists():
                 _preflight(path, 2 * checkpoint_bytes + MARGIN_BYTES)  # R7
             durable.make_directories(path)
@@ -112,7 +112,7 @@ class Run:
                 changes = _changes(stored["config"], wanted, harmless)
                 if changes:
                     more = f", and {len(changes) - 20} more" if len(changes) > 20 else ""
-                    message = f"{say(path)}: this run has another config: {', '.join(changes[:20])}{more}; use another --name"
+                    message = f"{printable(path)}: this run has another config: {', '.join(changes[:20])}{more}; use another --name"
                     raise Mismatch(message, changes)
             found = json.loads(canonical(fingerprint() if environment is None else environment))
             run._settle_environment(found, strict)  # before config.json: with a config, a run is complete
@@ -124,7 +124,7 @@ class Run:
             return run
         except Damaged as error:
             lock_file.release(lock)
-            raise CheckpointError(f"{say(path)}: {error}; nothing was changed") from error
+            raise CheckpointError(f"{printable(path)}: {error}; nothing was changed") from error
         except BaseException:
             lock_file.release(lock)
             raise
@@ -152,7 +152,7 @@ class Run:
             self._timing = Lines(self.path / TIMING)
             self._timing.cut(self._timing.whole_bytes())
             durable.sync_directory(self.path)
-            with storing(self._checkpoints):
+            with as_storage_error(self._checkpoints):
                 return self._newest_good(template, self._journal)
         except BaseException:
             self._close_lines()  # a journal that does not fit the state must not be written to
@@ -167,7 +167,7 @@ class Run:
                 try:
                     state = checkpoint.load(template, files)
                 except CheckpointError as error:  # whole, but of another model: not damaged, and not to be stepped over
-                    raise CheckpointError(f"{say(directory)}: {error}") from error
+                    raise CheckpointError(f"{printable(directory)}: {error}") from error
             except Damaged as error:
                 bad[directory] = str(error)
                 continue
@@ -182,7 +182,7 @@ class Run:
         bad |= dict.fromkeys(sorted(self._checkpoints.glob("corrupt-*")), "set aside earlier")
         if bad:
             listed = "; ".join(f"{directory.name} ({why})" for directory, why in bad.items())
-            raise CheckpointError(f"{say(self._checkpoints)}: no good checkpoint: {listed}; all kept; --restart begins again")
+            raise CheckpointError(f"{printable(self._checkpoints)}: no good checkpoint: {listed}; all kept; --restart begins again")
         if journal.size:
             self.notes.append(f"no checkpoint yet: beginning again ({journal.size} bytes of {JOURNAL} dropped)")
         journal.cut(0)
@@ -264,7 +264,7 @@ class Run:
         self._sweep(self._checkpoints)
 
     def _numbered(self) -> list[Path]:
-        with storing(self._checkpoints):
+        with as_storage_error(self._checkpoints):
             found = [entry for entry in self._checkpoints.iterdir() if re.fullmatch(r"\d{6,}", entry.name)]
         return sorted(found, key=lambda entry: int(entry.name))
 
@@ -313,7 +313,7 @@ class Run:
             if trash:
                 durable.sync_directory(self._checkpoints)  # else a power cut could bring back half of one under its number
             for directory in trash:
-                with storing(directory):
+                with as_storage_error(directory):
                     shutil.rmtree(directory)
         except (StorageError, CheckpointError) as error:
             self.notes.append(f"an old checkpoint stays: {error}")
@@ -333,7 +333,7 @@ class Run:
                     self._environment_digest = stored["digest"]
                     return
                 if changes and strict:
-                    raise Mismatch(f"{say(self.path)}: would not be bit-identical: {', '.join(changes)}", changes)
+                    raise Mismatch(f"{printable(self.path)}: would not be bit-identical: {', '.join(changes)}", changes)
                 if changes:
                     self.notes.append(f"continues, not bit-identical: {', '.join(changes)}")
                     earlier = [*earlier, old]
@@ -371,21 +371,20 @@ def _stored_config(path: Path) -> dict[str, Any] | None:
         if not isinstance(stored.get("config"), dict):
             raise Damaged(f"{CONFIG}: holds no config")
         return stored
-    with storing(path):
+    with as_storage_error(path):
         odd = sorted(entry.name for entry in path.iterdir() if entry.name not in (LOCK, ENVIRONMENT) and not entry.name.startswith(".tmp-"))
     if odd:
-        raise CheckpointError(f"{say(path)}: exists, and is no run ({CONFIG} is missing beside {say(odd[0])}); use another --name")
+        raise CheckpointError(
+            f"{printable(path)}: exists, and is no run ({CONFIG} is missing beside {printable(odd[0])}); use another --name"
+        )
     return None
 
 
 def _preflight(path: Path, needs: int) -> None:
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    with storing(path):
-        status = os.statvfs(path)
-    free = status.f_bavail * status.f_frsize
+    """StorageError if the disk has no room for a run."""
+    free, place = durable.free_space(path)
     if free < needs:
-        raise StorageError(f"{say(path)}: {free / 2**20:.0f} MiB free; a run needs {needs / 2**20:.0f} MiB")
+        raise StorageError(f"{printable(place)}: {free / 2**20:.0f} MiB free; a run needs {needs / 2**20:.0f} MiB")
 
 
 def _free(path: Path) -> Path:

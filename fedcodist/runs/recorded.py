@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedcodist.storage import durable, sealed
-from fedcodist.storage.durable import CheckpointError, Damaged, RunError, say, storing
+from fedcodist.storage.durable import CheckpointError, Damaged, RunError, as_storage_error, printable
 from fedcodist.storage.journal import decode_lines
 
 if TYPE_CHECKING:
@@ -40,11 +40,11 @@ class Recorded:
 def read(path: str | Path) -> Recorded:
     """What a run directory holds, without touching it: also of a run that goes on or crashed. What is damaged is left out and noted."""
     path = Path(path)
-    with storing(path):
+    with as_storage_error(path):
         known = _is_run(path)
     if not known:
-        nearby = [say(run) for run in _nearby(path)]
-        raise NotARun(f"{say(path)}: not a run; " + (f"nearby: {', '.join(nearby[:5])}" if nearby else "no runs nearby"))
+        nearby = [printable(run) for run in _nearby(path)]
+        raise NotARun(f"{printable(path)}: not a run; " + (f"nearby: {', '.join(nearby[:5])}" if nearby else "no runs nearby"))
     notes: list[str] = []
 
     def part(name: str, key: str, *later: str) -> list[Any]:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fedcodist.errors import Failure
 from fedcodist.settings import show
-
-if TYPE_CHECKING:
-    pass
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 RESERVED = {"con", "prn", "aux", "nul"} | {f"{device}{n}" for device in ("com", "lpt") for n in range(1, 10)}
@@ -48,18 +45,18 @@ class Damaged(Exception):
 
 
 @contextmanager
-def storing(path: Path) -> Iterator[None]:
+def as_storage_error(path: Path) -> Iterator[None]:
     """Any OSError inside becomes one line that names the file and the reason."""
     try:
         yield
     except OSError as error:
         name = errno.errorcode.get(error.errno or 0, "")
-        raise StorageError(f"{say(path)}: {error.strerror or error}" + (f" ({name})" if name else "")) from error
+        raise StorageError(f"{printable(path)}: {error.strerror or error}" + (f" ({name})" if name else "")) from error
 
 
 def make_directory(path: Path) -> None:
     """A directory for the owner only."""
-    with storing(path):
+    with as_storage_error(path):
         os.mkdir(path, 0o700)
 
 
@@ -68,20 +65,20 @@ def make_directories(path: Path) -> None:
     if path.parent != path and not path.parent.is_dir():
         make_directories(path.parent)
     try:
-        with storing(path):
+        with as_storage_error(path):
             os.mkdir(path, 0o700)
     except StorageError as error:
         if not isinstance(error.__cause__, FileExistsError):
             raise
         if path.is_symlink() or not path.is_dir():
-            raise StorageError(f"{say(path)}: not a directory (ENOTDIR)") from error
+            raise StorageError(f"{printable(path)}: not a directory (ENOTDIR)") from error
         return
     sync_directory(path.parent)
 
 
 def write_file(path: Path, data: bytes) -> None:
     """A new file, on disk when this returns."""
-    with storing(path):
+    with as_storage_error(path):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
             write_all(file, data)
@@ -93,11 +90,11 @@ def write_file(path: Path, data: bytes) -> None:
 def replace_file(path: Path, data: bytes) -> None:
     """The whole new file or the whole old one, at every instant."""
     temporary = path.with_name(f".tmp-{path.name}-{os.getpid()}")
-    with storing(temporary):
+    with as_storage_error(temporary):
         if os.path.lexists(temporary):
             os.unlink(temporary)
     write_file(temporary, data)
-    with storing(path):
+    with as_storage_error(path):
         os.replace(temporary, path)
     sync_directory(path.parent)
 
@@ -111,13 +108,13 @@ def write_all(file: int, data: bytes) -> None:
 
 def rename(old: Path, new: Path) -> None:
     """Atomic; durable only after sync_directory."""
-    with storing(new):
+    with as_storage_error(new):
         os.rename(old, new)
 
 
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable."""
-    with storing(path):
+    with as_storage_error(path):
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(directory)
@@ -141,7 +138,15 @@ def read_file(path: Path, size: int | None = None) -> bytes:
     except OSError as error:
         if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EIO, errno.ENXIO):
             raise Damaged(f"{path.name}: {error.strerror}") from error
-        raise StorageError(f"{say(path)}: {error.strerror}") from error
+        raise StorageError(f"{printable(path)}: {error.strerror}") from error
+
+
+def free_space(path: Path) -> tuple[int, Path]:
+    """(bytes that may still be written, where that was measured): at the path, or at the nearest directory above it that exists."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    with as_storage_error(path):
+        return shutil.disk_usage(path).free, path
 
 
 def check_name(what: str, name: str) -> None:
@@ -152,6 +157,6 @@ def check_name(what: str, name: str) -> None:
         raise BadName(f"{what}: got {show(name)}; allowed {NAME}, without a trailing dot and no reserved name such as CON or NUL")
 
 
-def say(path: Path | str) -> str:
+def printable(path: Path | str) -> str:
     """A path as it may stand in a message: one line of ASCII."""
     return ascii(str(path))[1:-1]

@@ -10,11 +10,9 @@ import stat
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    pass
-from fedcodist.storage.durable import StorageError, say, storing, write_all
+from fedcodist.storage.durable import StorageError, as_storage_error, printable, write_all
 from fedcodist.storage.sealed import canonical
 
 
@@ -24,17 +22,17 @@ class Lines:
     def __init__(self, path: Path):
         self.path = path
         self.lost = False
-        with storing(path):
+        with as_storage_error(path):
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
             status = os.fstat(self._file)
         if not stat.S_ISREG(status.st_mode):
-            raise StorageError(f"{say(path)}: not a regular file")
+            raise StorageError(f"{printable(path)}: not a regular file")
         self.size = status.st_size
         self._sha = self._hash(self.size)
 
     def append(self, row: Mapping[str, Any]) -> None:
         line = encode_line(row)
-        with storing(self.path):
+        with as_storage_error(self.path):
             self._heal()
             write_all(self._file, line)
         self.size += len(line)
@@ -43,8 +41,8 @@ class Lines:
     def sync(self) -> None:
         """All lines are on disk, or StorageError, now and ever after: a second fsync may succeed without having saved anything."""
         if self.lost:
-            raise StorageError(f"{say(self.path)}: an earlier sync failed; open the run again")
-        with storing(self.path):
+            raise StorageError(f"{printable(self.path)}: an earlier sync failed; open the run again")
+        with as_storage_error(self.path):
             self._heal()
             try:
                 os.fsync(self._file)
@@ -53,7 +51,7 @@ class Lines:
                 raise
 
     def cut(self, size: int) -> None:
-        with storing(self.path):
+        with as_storage_error(self.path):
             if size != self.size:
                 os.ftruncate(self._file, size)
         self.size, self._sha = size, self._hash(size)
@@ -63,7 +61,7 @@ class Lines:
 
     def whole_bytes(self) -> int:
         """Where the last whole line ends."""
-        with storing(self.path):
+        with as_storage_error(self.path):
             return os.pread(self._file, self.size, 0).rfind(b"\n") + 1
 
     def close(self) -> None:
@@ -75,7 +73,7 @@ class Lines:
 
     def _hash(self, size: int) -> Any:
         sha, at = hashlib.sha256(), 0
-        with storing(self.path):
+        with as_storage_error(self.path):
             while at < size and (data := os.pread(self._file, min(size - at, 2**20), at)):
                 sha.update(data)
                 at += len(data)

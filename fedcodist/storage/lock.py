@@ -9,7 +9,7 @@ import os
 import socket
 from pathlib import Path
 
-from fedcodist.storage.durable import RunError, StorageError, say, storing, write_all
+from fedcodist.storage.durable import RunError, StorageError, as_storage_error, printable, write_all
 from fedcodist.storage.sealed import canonical
 
 
@@ -21,10 +21,10 @@ class Busy(RunError):
 
 def take(path: Path, what: str) -> tuple[int, str]:
     """The locked file, and whose lock it was if that writer did not let go itself."""
-    with storing(path):
+    with as_storage_error(path):
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     try:
-        with storing(path):
+        with as_storage_error(path):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             gone = _holder(lock)
             os.ftruncate(lock, 0)
@@ -34,7 +34,7 @@ def take(path: Path, what: str) -> tuple[int, str]:
         who = _holder(lock)
         os.close(lock)
         if isinstance(error.__cause__, BlockingIOError):
-            raise Busy(f"{say(path.parent)}: busy: {who or 'another process'} is writing this {what}") from None
+            raise Busy(f"{printable(path.parent)}: busy: {who or 'another process'} is writing this {what}") from None
         raise
 
 
@@ -48,7 +48,7 @@ def release(lock: int) -> None:
 def _holder(lock: int) -> str:
     try:
         holder = json.loads(os.pread(lock, 4096, 0))
-        return f"pid {int(holder['pid'])} on {say(holder['host'])}"
+        return f"pid {int(holder['pid'])} on {printable(holder['host'])}"
     except (ValueError, KeyError, TypeError):
         return ""  # empty: let go in order, or not written yet
 

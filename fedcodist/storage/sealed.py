@@ -6,11 +6,9 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    pass
-from fedcodist.storage.durable import CheckpointError, Damaged, read_file, say
+from fedcodist.storage.durable import CheckpointError, Damaged, printable, read_file
 
 FORMAT = 1  # `format` and `digest` keep their meaning in every later format, so that an older reader can say what it met
 
@@ -42,7 +40,7 @@ def unseal(path: Path, exact: bool = False) -> dict[str, Any]:
     if not body or document.get("digest") != digest(body):
         raise Damaged(f"{path.name}: digest differs")
     if document.get("format") != FORMAT:
-        raise CheckpointError(f"{say(path)}: format {document.get('format')}; this version reads format {FORMAT}")
+        raise CheckpointError(f"{printable(path)}: format {document.get('format')}; this version reads format {FORMAT}")
     if exact and data != seal(body):
         raise Damaged(f"{path.name}: not as it was written")
     return document

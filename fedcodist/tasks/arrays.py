@@ -1,18 +1,17 @@
-"""Anyone's own data, from a config alone: columns of a table, whatever kind of file they are in, or a Python function that gives them.
+"""A user's own data by a config alone: the columns of a table in any supported format, or of a Python function.
 
-`x` [rows, ...] and `y` [rows] integer labels are needed, and `client` [rows] or a `partition` that deals the rows to clients; `domain`,
+`x` [rows, ...] and `y` [rows] integer labels are required, and `client` [rows] or a `partition` that deals the rows to clients; `domain`,
 `split` (train, public, held_out, test) and `public_x` [rows, ...] are optional. A path is a .npz file, a directory of .npy files, a
-Parquet file or a directory of its parts, a data set saved by Hugging Face `datasets`, or a folder of images for each client. Everything
-that is wrong has a one-line DataError. Text is not for this task.
+Parquet file or a directory of its parts, a data set saved by Hugging Face `datasets`, or a folder of images for each client. Whatever is
+wrong is a DataError of one line. Text has a task of its own.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -21,31 +20,21 @@ from fedcodist.clients import Clients, group
 from fedcodist.data import checks
 from fedcodist.data.capacity import SIZE, Capacity
 from fedcodist.data.checks import SPLITS
-from fedcodist.data.partition import Partition, read_partition
-from fedcodist.data.splits import check_disjoint, check_shares, digests, divide
+from fedcodist.data.overlap import HINT, check_disjoint, digests, repeated
+from fedcodist.data.partition import Partition, client_names, read_partition
+from fedcodist.data.splits import check_shares, divide
 from fedcodist.data.store import META, locate
-from fedcodist.errors import DataError, bad
-from fedcodist.imports import function as named_function
+from fedcodist.data.table import Table, call_for_table, read_table
+from fedcodist.errors import data_error
 from fedcodist.objective import Classify, Images
-from fedcodist.readers import arrays, columns, files, folders
-from fedcodist.readers.arrays import read as read
+from fedcodist.readers import files
 from fedcodist.settings import Problem, SettingError, check, nearest, setting, show
 from fedcodist.task import Task
 from fedcodist.types import Examples, Key, Split
 
 ROLES = ("x", "y", "client", "domain", "split")
 DERIVED = ("main_class", "main_domain", SIZE)  # attributes that need no column
-LARGE = 100  # times the median: a client to speak of
-ALLOWED = "a .npz or Parquet file, a directory of .npy or .parquet files, a saved data set, or a folder of images"
-
-
-class _Table(NamedTuple):
-    """Columns as they were found: where, by name, the names of those that nobody asked for, and what to tell the user."""
-
-    where: str
-    columns: Mapping[str, np.ndarray]
-    others: list[str]
-    notes: list[str]
+LARGE = 100  # times the median size: a client that deserves a note
 
 
 @dataclass(frozen=True)
@@ -86,7 +75,7 @@ class Arrays:
             raise SettingError([Problem("Arrays.client", "''", "the name of a column", "or set partition")])
 
     def load(self) -> Task:
-        """Read the columns, check every one, divide."""
+        """Read the columns, check each of them, and divide the rows."""
         table = self._table()
         named, where = self._named(table)
         x = checks.features(where["x"], named["x"])
@@ -99,7 +88,7 @@ class Arrays:
         domain, domains = None, ("all",)
         if "domain" in named:
             domains, domain = checks.domains(where["domain"], named["domain"])
-        rows = _said(where["split"], named)
+        rows = _rows_by_part(where["split"], named)
         if "client" in named:
             client = checks.names(where["client"], named["client"])
         else:
@@ -116,7 +105,7 @@ class Arrays:
             notes.append(f"the labels of {len(public_x)} public rows were dropped")
         of_client = {name: rows["train"][r] for name, r in group(client[rows["train"]]).items()}  # type: ignore[arg-type]
         clients = Clients(x, y, of_client, domain)
-        _tell_large(clients.sizes(), notes)
+        _note_large(clients.sizes(), notes)
         if self.classes is None and int(y.max()) + 1 > 2 * len(np.unique(y)) + 8:
             notes.append(f"{int(y.max()) + 1} classes, as the largest label is {int(y.max())}; only {len(np.unique(y))} of them occur")
         attributes: dict[str, dict[str, Any]] = {"main_class": {name: str(np.bincount(y[r]).argmax()) for name, r in of_client.items()}}
@@ -138,28 +127,30 @@ class Arrays:
             notes=tuple(notes),
         )
 
-    def _table(self) -> _Table:
-        """All columns that have something to say, by whichever reader the path is for."""
+    def _table(self) -> Table:
+        """All columns that the settings refer to, from the path or the function."""
         wanted = {getattr(self, role) for role in ROLES} | {"public_x", *self._extra()}
         if coarse := getattr(self.partition, "column", None):
             wanted.add(coarse)
         wanted.discard("")
         if self.function is not None:
-            return _called(self.function, wanted)
+            return call_for_table(self.function, wanted)
         assert self.path is not None
-        return found(str(_place(self.path)), wanted, self.split)
+        return read_table(str(_place(self.path)), wanted, self.split)
 
     def _extra(self) -> list[str]:
-        """Columns that only the capacity asks for."""
+        """The columns that only the capacity refers to."""
         asked = (self.capacity.column, self.capacity.attribute)
         return [name for name in asked if name is not None and name not in DERIVED]
 
-    def _named(self, table: _Table) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-        """The columns by what they are for, and how to call each in a message; those that are needed are there."""
+    def _named(self, table: Table) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+        """The columns by role, and the name of each in messages; DataError if a required one is missing."""
         names = {role: getattr(self, role) for role in ROLES} | {"public_x": "public_x"}
         named = {role: table.columns[name] for role, name in names.items() if name and name in table.columns}
         if self.partition is not None and "client" in named:
-            raise bad(f"{table.where}: {self.client}", "clients, and a partition", "one of the two", 'client = "" ignores the column')
+            raise data_error(
+                f"{table.where}: {self.client}", "clients, and a partition", "one of the two", 'client = "" ignores the column'
+            )
         needed = [names["x"], names["y"], *([] if self.partition is not None else [names["client"]]), *self._extra()]
         missing = [name for name in needed if name not in table.columns]
         if missing:
@@ -167,27 +158,27 @@ class Arrays:
             hint = nearest(missing[0], there) or f"found: {show(', '.join(there)) if there else 'none'}"
             if missing == [names["client"]]:
                 hint += "; a partition makes clients"
-            raise bad(table.where, f"no column {', '.join(missing)}", f"columns {', '.join(needed)}", hint)
+            raise data_error(table.where, f"no column {', '.join(missing)}", f"columns {', '.join(needed)}", hint)
         return named, {role: f"{table.where}: {name}" for role, name in names.items()}
 
-    def _dealt(self, table: _Table, y: np.ndarray, rows: np.ndarray, key: Key, notes: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Each row's client ("" for none) and the rows that have one, by the partition."""
+    def _dealt(self, table: Table, y: np.ndarray, rows: np.ndarray, key: Key, notes: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """By the partition: the client of each row ("" for none), and the rows that have one."""
         assert self.partition is not None
         coarse = table.columns.get(getattr(self.partition, "column", ""))
         if coarse is not None:
             checks.same_rows(f"{table.where}: {getattr(self.partition, 'column', '')}", coarse, len(y))
         hands = self.partition.deal(y[rows], key, None if coarse is None else coarse[rows])
-        width = max(3, len(str(len(hands) - 1)))
-        client = np.full(len(y), "", f"U{7 + width}")
-        for k, hand in enumerate(hands):
-            client[rows[hand]] = f"client-{k:0{width}d}"
+        names = np.array(client_names(len(hands)))
+        client = np.full(len(y), "", names.dtype)
+        for name, hand in zip(names, hands, strict=True):
+            client[rows[hand]] = name
         dealt = rows[client[rows] != ""]
         if len(dealt) < len(rows):
             notes.append(f"{len(rows) - len(dealt)} rows were dealt to no client and are left out")
         return client, dealt
 
     def _divide(self, rows: dict[str, np.ndarray], client: np.ndarray, named: Mapping[str, Any], key: Key, notes: list[str]) -> None:
-        """Whole clients for the parts that no row says it is of."""
+        """Take whole clients for the parts that no row belongs to."""
         absent = [part for part in SPLITS[1:] if not len(rows[part]) and not (part == "public" and "public_x" in named)]
         if not absent:
             return
@@ -202,17 +193,15 @@ class Arrays:
     def _distinct(
         self, where: str, x: np.ndarray, public_x: np.ndarray, rows: dict[str, np.ndarray], notes: list[str]
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """The public data and the rows of each part, without those that are in a part before, if so wished."""
+        """The public data and the rows of each part, without the rows of earlier parts if `overlap` is drop."""
         known = digests(x)
         parts = {"clients": known[rows["train"]], "public": digests(public_x)}
         parts |= {part: known[rows[part]] for part in ("held_out", "test")}
         if self.overlap == "error":
-            check_disjoint(where, parts, 'overlap = "drop" leaves them out, "allow" keeps them')
+            check_disjoint(where, parts, HINT)
             return public_x, rows
-        seen, kept = parts["clients"], dict(rows)
-        for part in SPLITS[1:]:
-            again = np.isin(parts[part], seen)
-            seen = np.concatenate([seen, parts[part]])
+        kept = dict(rows)
+        for part, again in repeated(parts).items():
             if not again.any():
                 continue
             notes.append(
@@ -221,7 +210,7 @@ class Arrays:
             if self.overlap == "allow":
                 continue
             if again.all():
-                raise bad(where, f"no row of {part} that is not in a part before it", "at least one")
+                raise data_error(where, f"no row of {part} that is not in a part before it", "at least one")
             if part == "public":
                 public_x = public_x[~again]
             if len(rows[part]):
@@ -232,97 +221,38 @@ class Arrays:
         if not (x.ndim == 4 and x.dtype == np.uint8 if self.images is None else self.images):
             return None
         if x.ndim != 4:
-            raise bad(where, f"rows of {checks.describe(x)}", "[rows, height, width, channels] for images = true")
+            raise data_error(where, f"rows of {checks.describe(x)}", "[rows, height, width, channels] for images = true")
         height, width = x.shape[1:3]
         if self.size is None and height != width and self.pad:
-            raise bad(where, f"images of {height} x {width} and pad = {self.pad}", "pad = 0, or a size, for images that are not square")
+            raise data_error(
+                where, f"images of {height} x {width} and pad = {self.pad}", "pad = 0, or a size, for images that are not square"
+            )
         if self.size is not None and self.size > min(height, width):
-            raise bad(where, f"images of {height} x {width}", f"at least {self.size} x {self.size}, the given size")
+            raise data_error(where, f"images of {height} x {width}", f"at least {self.size} x {self.size}, the given size")
         return Images(self.size or height, self.pad, self.flip, self.public_flips, self.mixup_beta)
 
 
 def _place(path: str) -> Path:
-    """A path, or the store of this name where there is nothing at that path."""
+    """The path, or the store of this name if the path does not exist."""
     there = files.kind(path)
     return locate(path) if there == "nothing at this path" and (locate(path) / META).is_file() else Path(path)
 
 
-def found(path: str, wanted: set[str], split: str) -> _Table:
-    """The columns at a path, by the reader for what is there."""
-    there = files.kind(path)
-    if there == "a directory":
-        try:
-            names = os.listdir(path)
-        except OSError as error:
-            raise bad(path, f"{error.strerror}", "a directory that can be read") from error
-        if columns.is_saved(path) or any(name.endswith(".parquet") for name in names):
-            return _Table(path, *columns.read(path, wanted, split), [])
-        plain = any(name.endswith(".npy") for name in names) or path.endswith((".npz", ".npy"))
-        if names and not plain:
-            folder = folders.read(path)
-            notes = [f"{folder.empty} clients have no image and are left out"] if folder.empty else []
-            if folder.labels:
-                notes.append(f"labels from 0: {show(', '.join(folder.labels))[1:-1]}")
-            return _Table(path, folder.columns, [], notes)
-    elif there == "a file":
-        with files.open_file(path) as file:
-            start = file.read(16)
-        if start.startswith(files.PARQUET):
-            return _Table(path, *columns.read(path, wanted, split), [])
-        if not start.startswith((files.ZIP, files.ZIP_EMPTY)):
-            raise bad(path, files.sniff(start), ALLOWED)
-    else:
-        raise bad(path, there, ALLOWED)
-    return _Table(path, *arrays.read(path, wanted), [])
-
-
-def _called(function: str, wanted: set[str]) -> _Table:
-    """The columns that a user's function gives; whatever it does wrong is one line too."""
-    try:
-        call = named_function(function)
-    except ValueError as error:
-        raise bad("function", f"{function!r}, {error}", "module:function that can be imported") from error
-    except Exception as error:  # of the user's module, while it was imported
-        raise bad("function", f"{show(function)}, which raised {_error(error)}", "a module that can be imported") from error
-    try:
-        given = call()
-    except DataError:
-        raise
-    except Exception as error:
-        raise bad("function", f"{show(function)}, which raised {_error(error)}", "a function that gives columns") from error
-    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-        raise bad(function, f"{show(type(given).__name__)}", "a mapping from the names of columns to arrays")
-    found = {}
-    for name in (name for name in given if name in wanted):
-        where = f"{function}: {name}"
-        try:
-            found[name] = np.asarray(given[name])
-        except Exception as error:
-            raise bad(where, f"no array ({_error(error)})", "an array") from error
-        arrays.check_dtype(where, found[name].dtype)
-        arrays.check_shape(where, found[name].shape)
-    return _Table(function, found, [name for name in given if name not in wanted], [])
-
-
-def _error(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error)[:200]}"
-
-
-def _said(where: str, named: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The rows of each part by the split column; all are for training without one."""
+def _rows_by_part(where: str, named: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """{part: rows} by the split column; without one all rows are for training."""
     if "split" not in named:
         return {part: np.arange(len(named["x"]) if part == "train" else 0) for part in SPLITS}
     return checks.splits(where, named["split"])
 
 
-def _tell_large(sizes: Mapping[str, int], notes: list[str]) -> None:
-    """A client that outweighs the others by far is allowed, but to be known."""
+def _note_large(sizes: Mapping[str, int], notes: list[str]) -> None:
+    """Add a note about a client that has far more examples than the others."""
     name, largest = max(sizes.items(), key=lambda item: item[1])
     if largest > LARGE * np.median(list(sizes.values())):
         notes.append(f"client {show(name)[1:-1]} has {largest} of {sum(sizes.values())} training examples")
 
 
 def _split(x: np.ndarray, y: np.ndarray, client: np.ndarray, domain: Any, rows: np.ndarray) -> Split:
-    """Rows to evaluate on; those of a partition's data that were never dealt have no client."""
+    """Rows to evaluate on; they have no clients if some of them were never dealt to one."""
     whose = None if (client[rows] == "").any() else np.unique(client[rows], return_inverse=True)[1]
     return Split(x[rows], y[rows], whose, None if domain is None else domain[rows])

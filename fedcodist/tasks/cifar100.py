@@ -1,9 +1,9 @@
 """The paper's image task: CIFAR-100, federated, from a prepared store.
 
-Files without clients are dealt to 500 by Pachinko allocation, as TFF's fed_cifar100 was: a faithful draw of our own, not TFF's draw
-(DEVIATION D8). Files with the publisher's clients keep them. Of the 500 clients 315 are federated, 135 give the public data and 50 are
-held out, by whole clients (A10); the 10,000 test images are the publisher's. Out-of-domain public data are CIFAR-10's 50,000 training
-images, and the 135 clients then stay unused, so that both experiments have the same federated clients.
+Images without clients are dealt to 500 clients by Pachinko allocation, as in TFF's fed_cifar100: by a draw of our own, not TFF's
+(DEVIATION D8). Clients that come with the files are kept. Of the 500 clients 315 are federated, 135 give the public data and 50 are held
+out, always whole clients (A10); the 10,000 test images are the publisher's. Out-of-domain public data are CIFAR-10's 50,000 training
+images; the 135 clients then stay unused, so that both experiments have the same federated clients.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import numpy as np
 from fedcodist import keys
 from fedcodist.clients import Clients, Spans
 from fedcodist.data.capacity import Capacity
-from fedcodist.data.partition import PARTITIONS, Pachinko
-from fedcodist.data.splits import drop_shared, owners, shuffled, some
+from fedcodist.data.overlap import drop_shared
+from fedcodist.data.partition import PARTITIONS, Pachinko, client_names, owners
+from fedcodist.data.splits import choose_public, shuffled
 from fedcodist.data.store import Store, open_store
-from fedcodist.errors import bad
+from fedcodist.errors import data_error
 from fedcodist.objective import Classify, Images, Scale
 from fedcodist.settings import Problem, SettingError, check, setting
 from fedcodist.task import Task
@@ -60,14 +61,14 @@ class Cifar100:
         """Open the store, deal its images to clients, divide the clients."""
         store = open_store(self.data, "labelled_images")
         if store.facts["classes"] != 100:
-            raise bad(f"data {self.data}", f"{store.facts['classes']} classes", "CIFAR-100's 100")
+            raise data_error(f"data {self.data}", f"{store.facts['classes']} classes", "CIFAR-100's 100")
         key = keys.derive(keys.root(self.split_seed), self.kind)
         x, y = store["train_x"], store["train_fine"]
         rows = _clients(store, "train", self.partition, keys.derive(key, "deal"))
         order = shuffled(rows, keys.derive(key, "divide"))
         if self.public_clients + self.held_out_clients >= len(order):
             asked = f"{self.public_clients} public + {self.held_out_clients} held out"
-            raise bad(f"data {self.data}", f"{len(order)} clients", f"more than {asked}")
+            raise data_error(f"data {self.data}", f"{len(order)} clients", f"more than {asked}")
         public_ids, rest = order[: self.public_clients], order[self.public_clients :]
         held_ids, federated = rest[: self.held_out_clients], sorted(rest[self.held_out_clients :])
         clients = Clients(x, y, {name: rows[name] for name in federated})
@@ -84,7 +85,7 @@ class Cifar100:
         notes += said
         public_rows = parts["public"][kept["public"]]
         if self.public_size is not None:
-            public_rows = public_rows[some("images", len(public_rows), self.public_size, key)]
+            public_rows = public_rows[choose_public("images", len(public_rows), self.public_size, key)]
         source = store if other is None else other
         public_y = np.asarray(y[public_rows]) if self.public_labels else None
         held, test = kept["held_out"], kept["test"]
@@ -106,17 +107,16 @@ class Cifar100:
 
 
 def _clients(store: Store, split: str, partition: Any, key: Key) -> dict[str, np.ndarray]:
-    """{client: rows}: the publisher's, or dealt."""
+    """{client: rows}: the publisher's clients, or clients made by the partition."""
     if f"{split}_ends" in store:
         return dict(Spans.ending(store.text(f"{split}_clients"), np.asarray(store[f"{split}_ends"])).items())
     y, coarse = np.asarray(store[f"{split}_fine"]), np.asarray(store[f"{split}_coarse"])
     hands = partition.deal(y, key, coarse=coarse)
-    width = max(3, len(str(len(hands) - 1)))
-    return {f"client-{k:0{width}d}": hand for k, hand in enumerate(hands)}
+    return dict(zip(client_names(len(hands)), hands, strict=True))
 
 
 def _test(store: Store, key: Key) -> dict[str, np.ndarray]:
-    """The test images as clients of 100, as TFF has them; which client an image belongs to only matters to the mean over clients."""
+    """The test images as clients of 100, as in TFF; their clients only matter for means over clients."""
     rows = len(store["test_x"])
     examples = min(100, rows)
     dealt = _clients(store, "test", Pachinko(clients=rows // examples, examples=examples), keys.derive(key, "deal", "test"))

@@ -1,8 +1,8 @@
 """Small Fashion-MNIST, which comes with the package: 5,000 training and 1,000 test images, federated by skewed labels.
 
-The paper's CIFAR-100 layout in small: clients of equal size whose label shares come from a Dirichlet; of 100 clients 63 are federated, 27
-give the in-domain public data and 10 are held out (315, 135 and 50 there). Out-of-domain public data are drawn shapes, in the place of
-CIFAR-10: they have nothing to do with clothes, and the 27 clients then stay unused, so that both runs have the same federated clients.
+This is the paper's layout of CIFAR-100 on a small scale: clients of equal size whose label shares come from a Dirichlet; of 100 clients 63
+are federated, 27 give the in-domain public data and 10 are held out (there 315, 135 and 50). Out-of-domain public data are drawn shapes in
+the place of CIFAR-10, unrelated to clothes; the 27 clients then stay unused, so that both runs have the same federated clients.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ import numpy as np
 
 from fedcodist import keys
 from fedcodist.clients import Clients
-from fedcodist.data.splits import capacities, check_disjoint, check_shares, deal, digests, divide, generator, owners, some
-from fedcodist.errors import bad
+from fedcodist.data.capacity import Capacity
+from fedcodist.data.overlap import check_disjoint, digests
+from fedcodist.data.partition import Dirichlet, client_names, owners
+from fedcodist.data.splits import check_shares, choose_public, divide
+from fedcodist.errors import data_error
 from fedcodist.objective import Classify, Images
 from fedcodist.settings import Problem, SettingError, check, setting
 from fedcodist.task import Task
@@ -60,9 +63,8 @@ class FashionImages:
         key = keys.derive(keys.root(self.split_seed), self.kind)
         data = _read()
         x, y, test_x, test_y = (data[name] for name in ("train_x", "train_y", "test_x", "test_y"))
-        hands = deal(y, self.clients, self.dirichlet, keys.derive(key, "deal"))
-        width = max(3, len(str(self.clients - 1)))
-        rows = {f"client-{k:0{width}d}": hand for k, hand in enumerate(hands)}
+        hands = Dirichlet(self.clients, self.dirichlet).deal(y, keys.derive(key, "deal"))
+        rows = dict(zip(client_names(self.clients), hands, strict=True))
         shares = {"public": self.public_share, "held_out": self.held_out_share}
         parts = divide(rows, shares, "federated", keys.derive(key, "divide"))
         clients = Clients(x, y, {name: rows[name] for name in parts["federated"]})
@@ -71,10 +73,10 @@ class FashionImages:
             public = Examples(shapes(self.public_size or SHAPES, keys.derive(key, "shapes")))
         else:
             if self.public_size is not None:
-                public_rows = public_rows[some("images", len(public_rows), self.public_size, key)]
+                public_rows = public_rows[choose_public("images", len(public_rows), self.public_size, key)]
             public = Examples(x[public_rows], y[public_rows] if self.public_labels else None)
         held_rows, held_codes = owners(rows[name] for name in parts["held_out"])
-        test_rows, test_codes = owners(deal(test_y, TEST_CLIENTS, self.dirichlet, keys.derive(key, "deal", "test")))
+        test_rows, test_codes = owners(Dirichlet(TEST_CLIENTS, self.dirichlet).deal(test_y, keys.derive(key, "deal", "test")))
         held_out, test = Split(x[held_rows], y[held_rows], held_codes), Split(test_x[test_rows], test_y[test_rows], test_codes)
         known = {"clients": digests(x)[owners(clients.rows.values())[0]]}
         known |= {"public": digests(public.x), "held_out": digests(held_out.x), "test": digests(test.x)}
@@ -89,7 +91,7 @@ class FashionImages:
             test=test,
             classes=CLASSES,
             attributes={
-                "capacity": capacities(clients, keys.derive(key, "capacity")),
+                "capacity": Capacity().assign(clients, keys.derive(key, "capacity"), {}, {}),
                 "main_class": {name: str(np.bincount(y[r]).argmax()) for name, r in clients.rows.items()},
             },
             notes=(f"{unused} images left out so that clients are of equal size",) if unused else (),
@@ -102,13 +104,13 @@ def shapes(n: int, key: Key) -> np.ndarray:
     >>> shapes(3, keys.root(0)).shape
     (3, 28, 28, 1)
     """
-    blocks = [_shapes(min(BLOCK, n - start), generator(keys.derive(key, start))) for start in range(0, n, BLOCK)]
+    blocks = [_shapes(min(BLOCK, n - start), keys.generator(keys.derive(key, start))) for start in range(0, n, BLOCK)]
     return np.concatenate(blocks)
 
 
 def _shapes(n: int, draw: np.random.Generator) -> np.ndarray:
     one, other, weight = _layer(n, draw), _layer(n, draw), draw.uniform(0.2, 0.8, (n, 1, 1))
-    grain = 0.02 * draw.standard_normal((n, SIDE, SIDE))  # no two images alike
+    grain = 0.02 * draw.standard_normal((n, SIDE, SIDE))  # so that no two images are equal
     return (255 * np.clip(weight * one + (1 - weight) * other + grain, 0, 1)).astype(np.uint8)[..., None]
 
 
@@ -120,7 +122,7 @@ def _layer(n: int, draw: np.random.Generator) -> np.ndarray:
         return draw.uniform(low, high, (n, 1, 1))
 
     angle, dy, dx = number(0, 2 * np.pi), number(-0.5, 0.5), number(-0.5, 0.5)
-    along = (right - dx) * np.cos(angle) + (down - dy) * np.sin(angle)  # turned and moved coordinates
+    along = (right - dx) * np.cos(angle) + (down - dy) * np.sin(angle)  # rotated and shifted coordinates
     across = (down - dy) * np.cos(angle) - (right - dx) * np.sin(angle)
     high, low = number(0.2, 0.8), number(0.2, 0.8)
     level = number(0.3, 1)
@@ -143,5 +145,5 @@ def _read() -> dict[str, np.ndarray]:
         with resources.files("fedcodist").joinpath("tasks", "fashion.npz").open("rb") as file:
             data = dict(np.load(file, allow_pickle=False))
     except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise bad("fedcodist/tasks/fashion.npz", f"{error}", "the file that comes with the package", "install again") from error
+        raise data_error("fedcodist/tasks/fashion.npz", f"{error}", "the file that comes with the package", "install again") from error
     return {name: a.astype(np.int32) if name.endswith("y") else a[..., None] for name, a in data.items()}

@@ -1,10 +1,10 @@
-"""Next-word prediction on the running Python's own standard library: text with authors' habits, on every machine, without a download.
+"""Next-word prediction on the standard library of the running Python: text by many authors, on every machine, without a download.
 
-A client is a module, and has two domains as the paper's Stack Overflow has questions and answers: the docstrings, written for users, and
-the comments, written for maintainers. Ids follow A6: PAD, BOS, EOS, the most frequent words of the federated clients, OOV the last.
-Out-of-domain public data is the language reference, which `help()` shows and no module has; the public clients then stay unused, so that
-both runs have the same federated clients, held-out and test sentences. The text is that of the installed Python, so other versions of
-Python give somewhat other data: `notes` names the version.
+A client is a module. Its docstrings, written for users, and its comments, written for maintainers, are two domains, like the questions and
+answers of the paper's Stack Overflow. Ids follow A6: PAD, BOS, EOS, the most frequent words of the federated clients, and OOV as the last.
+Out-of-domain public data is the language reference that `help()` shows, which is in no module; the public clients then stay unused, so that
+both runs have the same federated clients, held-out and test sentences. Other versions of Python give somewhat different data: `notes`
+names the version.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ import numpy as np
 
 from fedcodist import keys
 from fedcodist.clients import Clients
-from fedcodist.data.splits import check_shares, digests, divide, owners, shuffled
-from fedcodist.errors import bad
+from fedcodist.data.overlap import digests, repeated
+from fedcodist.data.partition import owners
+from fedcodist.data.splits import check_shares, divide, shuffled
+from fedcodist.errors import data_error
 from fedcodist.objective import BOS, EOS, FIRST, PAD, NextToken
 from fedcodist.settings import check, setting
 from fedcodist.task import Task
@@ -38,8 +40,8 @@ from fedcodist.types import Examples, Split
 
 DOMAINS = ("docstring", "comment")
 OUTSIDE = {"in_domain": "", "out_of_domain": " of the language reference"}
-FEWEST = 3  # words of a sentence that there is something to learn from
-LARGEST_BYTES = 2**16  # of a module: a larger one takes long to read, and gives no more than `max_examples` anyway
+FEWEST = 3  # words of a sentence; shorter ones are left out
+LARGEST_BYTES = 2**16  # of a module: larger ones take long to parse, and give no more than `max_examples` anyway
 # Tests quote code and each other; encodings are generated tables.
 SKIPPED = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "encodings"}
 WORD = re.compile(r"[a-z]+(?:['_][a-z]+)*|\d+")
@@ -57,12 +59,16 @@ class Sentence(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The sentences of some clients as ids, as a Split has them."""
+    """The sentences of some clients as ids, with the columns of a Split."""
 
     x: np.ndarray
     y: np.ndarray
     client: np.ndarray
     domain: np.ndarray
+
+    def only(self, rows: np.ndarray) -> Rows:
+        """Some of the sentences, by index or by mask."""
+        return Rows(*(column[rows] for column in self))
 
 
 @dataclass(frozen=True)
@@ -87,30 +93,23 @@ class StdlibText:
         check_shares(self, "public_share", "held_out_share", "test_share")
 
     def load(self) -> Task:
-        """Read the modules, divide them, and write their sentences as ids."""
+        """Read the modules, divide them, and encode their sentences."""
         key = keys.derive(keys.root(self.split_seed), self.kind)
-        said = self._read(key)
+        modules = self._read(key)
         shares = {"public": self.public_share, "held_out": self.held_out_share, "test": self.test_share}
-        parts = divide(said, shares, "federated", keys.derive(key, "divide"))
-        spoken = Counter(word for name in parts["federated"] for sentence in said[name] for word in sentence.words)
-        ranked = sorted(spoken, key=lambda word: (-spoken[word], word))[: self.vocab]
+        parts = divide(modules, shares, "federated", keys.derive(key, "divide"))
+        counts = Counter(word for name in parts["federated"] for sentence in modules[name] for word in sentence.words)
+        ranked = sorted(counts, key=lambda word: (-counts[word], word))[: self.vocab]
         ids = {word: FIRST + i for i, word in enumerate(ranked)}
-        table = {part: self._encode([said[name] for name in names], ids) for part, names in parts.items()}
-
-        # Different sentences may look alike once rare words are OOV: what clients have is not asked again.
-        taken = digests(table["federated"].x)
-        for part in ("public", "held_out", "test"):
-            found = digests(table[part].x)
-            keep = ~np.isin(found, taken)
-            table[part] = Rows(*(column[keep] for column in table[part]))
-            taken = np.concatenate([taken, found])
-
-        federated, public = table["federated"], table["public"]
+        table = {part: self._encode([modules[name] for name in names], ids) for part, names in parts.items()}
         if self.public == "out_of_domain":
             found = self._encode([[Sentence(words[: self.length], 0) for words in reference()]], ids)
-            first = np.sort(np.unique(digests(found.x), return_index=True)[1])
-            public = Rows(*(column[first[~np.isin(digests(found.x[first]), taken)]] for column in found))
-        ends = np.cumsum([len(said[name]) for name in parts["federated"]])
+            table["reference"] = found.only(np.sort(np.unique(digests(found.x), return_index=True)[1]))
+        # Different sentences may become equal once rare words are OOV: what an earlier part has is left out.
+        again = repeated({part: digests(rows.x) for part, rows in table.items()})
+        table = {part: rows.only(~again[part]) for part, rows in table.items()}
+        federated, public = table["federated"], table["reference" if self.public == "out_of_domain" else "public"]
+        ends = np.cumsum([len(modules[name]) for name in parts["federated"]])
         rows = dict(zip(parts["federated"], np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
         tokens, oov = int((federated.y != PAD).sum()), self.vocab + FIRST
         unknown = (federated.y == oov).sum() / ((federated.y != PAD) & (federated.y != EOS)).sum()
@@ -152,7 +151,9 @@ class StdlibText:
                 chosen = keys.permutation(keys.derive(key, "sentences", name), len(new))[: self.max_examples]
                 said[name] = [new[i] for i in np.sort(chosen)]
         if len(said) < 4:
-            raise bad("stdlib_text", f"{len(said)} modules with at least {self.min_examples} sentences", "4 or more", f"read from {root}")
+            raise data_error(
+                "stdlib_text", f"{len(said)} modules with at least {self.min_examples} sentences", "4 or more", f"read from {root}"
+            )
         return said
 
     def _encode(self, clients: list[list[Sentence]], ids: dict[str, int]) -> Rows:
@@ -167,11 +168,11 @@ class StdlibText:
 
 
 def read(path: Path) -> list[Sentence]:
-    """The sentences of a module: first its docstrings, then its comments. None if it cannot be read as Python."""
+    """The sentences of a module, first of its docstrings, then of its comments; an empty list if it cannot be parsed."""
     try:
         source = path.read_bytes()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # old escapes in strings
+            warnings.simplefilter("ignore")  # deprecated escapes in strings
             docs = [inspect.cleandoc(text) for text in _docstrings(ast.parse(source))]
         comments = list(_comments(source))
     except (OSError, SyntaxError, ValueError, tokenize.TokenError, RecursionError):
@@ -190,7 +191,7 @@ def reference() -> list[tuple[str, ...]]:
     said = [words for name in sorted(found) for words in sentences(found[name])]
     if not said:
         hint = "some systems pack it apart from Python: install Python's documentation topics, or take in_domain"
-        raise bad("task.public", "out_of_domain", "in_domain, as this Python has no pydoc_data.topics", hint)
+        raise data_error("task.public", "out_of_domain", "in_domain, as this Python has no pydoc_data.topics", hint)
     return said
 
 
@@ -208,7 +209,7 @@ def sentences(text: str) -> Iterator[tuple[str, ...]]:
 
 
 def _docstrings(node: ast.AST) -> Iterator[str]:
-    """Docstrings in the order of the file. Only statements are visited: expressions have none, and are most of a tree."""
+    """Docstrings in the order of the file. Only statements are visited: expressions have none, and are most of the tree."""
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         text = ast.get_docstring(node, clean=False)
         if text:
@@ -221,7 +222,7 @@ def _docstrings(node: ast.AST) -> Iterator[str]:
 
 
 def _comments(source: bytes) -> Iterator[str]:
-    """Comments, those on lines below each other as one text."""
+    """Comments; those on consecutive lines are joined."""
     lines: list[str] = []
     last = (-2, -1)
     for token in tokenize.tokenize(io.BytesIO(source).readline):
@@ -237,7 +238,7 @@ def _comments(source: bytes) -> Iterator[str]:
 
 
 def _files(root: Path) -> Iterator[Path]:
-    """The modules of a library that people wrote."""
+    """The modules of a library, without tests and generated tables."""
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(set(folders) - SKIPPED)
         for path in (Path(folder) / name for name in sorted(names) if name.endswith(".py")):

@@ -1,8 +1,8 @@
 """Next-word prediction on a prepared text store: Stack Overflow, StackExchange, a company's messages.
 
-Everything that needs the words was settled when the store was prepared; opening it maps ids into memory and reads no sentence. Clients keep
-their domains, so that pools may learn from one domain each (the paper's questions and answers): `has_<domain>` and `main_domain` are
-attributes to choose clients by.
+The preparation of the store did everything that needs words; opening it maps ids into memory and reads no sentence. Clients keep their
+domains, so that each pool may learn from one domain (the paper's questions and answers): `has_<domain>` and `main_domain` are attributes by
+which pools choose clients.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 from fedcodist import keys
 from fedcodist.clients import Clients, Spans
 from fedcodist.data.capacity import Capacity
-from fedcodist.data.splits import some
+from fedcodist.data.splits import choose_public
 from fedcodist.data.store import Store, open_store
-from fedcodist.errors import bad
+from fedcodist.errors import data_error
 from fedcodist.objective import NextToken
 from fedcodist.settings import check, setting
 from fedcodist.task import Task
@@ -47,17 +47,17 @@ class Text:
         _check_vocabulary(self.data, store, self.public, other)
         for part in ("federated", "held_out", "test"):
             if not store.facts["examples"][part]:
-                raise bad(f"data {self.data}", f"no {part} sentence", "at least one", "is it a store of public text?")
+                raise data_error(f"data {self.data}", f"no {part} sentence", "at least one", "is it a store of public text?")
         key = keys.derive(keys.root(self.split_seed), "text")
         clients = Clients(*_both(store["federated_line"]), _spans(store, "federated"), np.asarray(store["federated_domain"]))
         public_line = other["public_line"]
         if self.public_size is not None:
-            public_line = public_line[some("sentences", len(public_line), self.public_size, key)]
+            public_line = public_line[choose_public("sentences", len(public_line), self.public_size, key)]
         public_x, public_y = _both(public_line)
         domains = tuple(store.facts["domains"]) if len(store.facts["domains"]) > 1 else ("all",)
         attributes = _attributes(clients, domains)
         attributes["capacity"] = self.capacity.assign(clients, keys.derive(key, "capacity"), attributes, clients.sizes())
-        tokens = store.facts["tokens"]["federated"] / store.facts["examples"]["federated"] + 1  # with the end of the sentence
+        tokens = store.facts["tokens"]["federated"] / store.facts["examples"]["federated"] + 1  # with EOS
         known = store.facts["vocabulary"]
         return Task(
             name=self.kind,
@@ -75,7 +75,7 @@ class Text:
 
 
 def _both(line: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What a model reads, and what it should say: views of the same ids."""
+    """What a model reads, and what it should predict: views of the same ids."""
     return line[:, :-1], line[:, 1:]
 
 
@@ -90,7 +90,7 @@ def _split(store: Store, part: str, domains: bool) -> Split:
 
 
 def _attributes(clients: Clients, domains: tuple[str, ...]) -> dict[str, Any]:
-    """Of each client: which domains it has, and which one most of."""
+    """{attribute: {client: value}}: which domains each client has, and the one of most of its sentences."""
     spans = clients.rows
     assert isinstance(spans, Spans) and clients.domain is not None
     if len(domains) < 2:
@@ -106,7 +106,7 @@ def _check_vocabulary(name: str, store: Store, other_name: str, other: Store) ->
     if ours["sha256"] != theirs["sha256"] or store.facts["length"] != other.facts["length"]:
         got = f"a vocabulary of {theirs['size']} ({theirs['sha256'][:8]}), {other.facts['length']} tokens a sentence"
         allowed = f"that of {name}: {ours['size']} ({ours['sha256'][:8]}), {store.facts['length']} tokens"
-        raise bad(f"data {other_name}", got, allowed, f"prepare it with vocabulary = {name}")
+        raise data_error(f"data {other_name}", got, allowed, f"prepare it with vocabulary = {name}")
 
 
 def _notes(store: Store) -> list[str]:

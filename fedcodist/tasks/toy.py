@@ -1,6 +1,6 @@
-"""A toy task: Gaussian classes in a few dimensions, for tests that must be over in a moment.
+"""A toy task: Gaussian classes in a few dimensions, for tests that must be fast.
 
-Clients are ragged and have skewed labels, there are two domains (the second one is shifted), and everything that a real task has is here.
+It has all features of a real task: clients of different sizes with skewed labels, and two domains, of which the second is shifted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import numpy as np
 
 from fedcodist import keys
 from fedcodist.clients import Clients
-from fedcodist.data.splits import capacities, generator, owners
+from fedcodist.data.capacity import Capacity
+from fedcodist.data.partition import client_names, owners
 from fedcodist.objective import Classify
 from fedcodist.settings import checked, setting
 from fedcodist.task import Task
@@ -45,16 +46,15 @@ class Toy:
     split_seed: int = setting(0, ge=0, le=2**63 - 1)
 
     def load(self) -> Task:
-        """Draw it."""
+        """Draw the data."""
         key = keys.derive(keys.root(self.split_seed), self.kind)
-        means = 2 * generator(keys.derive(key, "means")).standard_normal((self.classes, self.features))
+        means = 2 * keys.generator(keys.derive(key, "means")).standard_normal((self.classes, self.features))
         smallest = max(1, round(self.examples * 2 / 3))
         largest = max(smallest, 2 * self.examples - smallest)
-        sizes = generator(keys.derive(key, "sizes")).integers(smallest, largest, self.clients, endpoint=True)
+        sizes = keys.generator(keys.derive(key, "sizes")).integers(smallest, largest, self.clients, endpoint=True)
         x, y, domain = self._draw(key, "clients", means, sizes)
         rows = np.split(np.arange(len(x)), np.cumsum(sizes)[:-1])
-        width = max(3, len(str(self.clients - 1)))
-        clients = Clients(x, y, {f"client-{k:0{width}d}": r for k, r in enumerate(rows)}, domain)
+        clients = Clients(x, y, dict(zip(client_names(self.clients), rows, strict=True)), domain)
         return Task(
             name=self.kind,
             objective=Classify(),
@@ -64,7 +64,7 @@ class Toy:
             test=self._split(key, "test", means, self.test),
             classes=self.classes,
             domains=("first", "second"),
-            attributes={"capacity": capacities(clients, keys.derive(key, "capacity"))},
+            attributes={"capacity": Capacity().assign(clients, keys.derive(key, "capacity"), {}, {})},
         )
 
     def _split(self, key: keys.Key, name: str, means: np.ndarray, n: int) -> Split:
@@ -74,7 +74,7 @@ class Toy:
 
     def _draw(self, key: keys.Key, name: str, means: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(x, y, domain) of clients of these sizes, one after the other."""
-        draw = generator(keys.derive(key, "rows", name))
+        draw = keys.generator(keys.derive(key, "rows", name))
         shares = [draw.dirichlet(np.full(self.classes, self.skew)) for _ in sizes]
         y = np.concatenate([draw.choice(self.classes, size, p=p) for size, p in zip(sizes, shares, strict=True)]).astype(np.int32)
         domain = draw.integers(0, 2, len(y))
@@ -83,6 +83,6 @@ class Toy:
 
 
 def _even(n: int) -> np.ndarray:
-    """n rows for some clients, as even as can be."""
+    """The sizes of GROUPS clients that share n rows as evenly as possible."""
     groups = min(GROUPS, n)
     return np.bincount(np.arange(n) % groups, minlength=groups)

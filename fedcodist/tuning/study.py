@@ -229,7 +229,7 @@ def opened(search: Search, path: Path, data: str, first: int = 1, restart: bool 
                 load_if_exists=True,
             )
         except (ValueError, KeyError, TypeError) as error:  # lines that are no JSON, or not Optuna's
-            raise durable.CheckpointError(f"{durable.say(path / JOURNAL)}: damaged ({error}); --restart begins again") from None
+            raise durable.CheckpointError(f"{durable.printable(path / JOURNAL)}: damaged ({error}); --restart begins again") from None
         values, odd = space.own(search.config, search.space)
         if not study.get_trials(deepcopy=False):
             study.enqueue_trial(_encoded(search.space, values), user_attrs={"own": True})
@@ -359,14 +359,14 @@ def _check(search: Search, path: Path, data: str) -> list[str]:
         stored = sealed.unseal(path / FACTS)
     except Damaged as error:
         if (path / FACTS).exists() or (path / JOURNAL).exists():
-            raise durable.CheckpointError(f"{durable.say(path)}: {error}; nothing was changed; --restart begins again") from None
+            raise durable.CheckpointError(f"{durable.printable(path)}: {error}; nothing was changed; --restart begins again") from None
         durable.replace_file(path / FACTS, sealed.seal({"study": facts, "environment": found}))
         return []
     old, new = (dict(_leaves(table)) for table in (stored["study"], facts))
     changes = [f"{key}: {_said(old, key)} -> {_said(new, key)}" for key in sorted(old | new) if _said(old, key) != _said(new, key)]
     if changes:
         more = f", and {len(changes) - 5} more" if len(changes) > 5 else ""
-        message = f"{durable.say(path)}: this study is another one: {', '.join(changes[:5])}{more}; use another --name, or --restart"
+        message = f"{durable.printable(path)}: this study is another one: {', '.join(changes[:5])}{more}; use another --name, or --restart"
         raise runs.Mismatch(message, changes)
     other = environment.differences(stored["environment"], found)
     return [f"goes on, but not as it was begun: {', '.join(other)}"] if other else []

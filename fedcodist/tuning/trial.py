@@ -27,7 +27,7 @@ import numpy as np
 from fedcodist import cost, keys
 from fedcodist.config import Config, assemble, digest, plain
 from fedcodist.engines.threads import cores
-from fedcodist.errors import ConfigError, Failure, bad
+from fedcodist.errors import ConfigError, Failure, data_error
 from fedcodist.methods import MergedCodist, PeriodicCodist
 from fedcodist.rule import Diverged
 from fedcodist.runs import checkpoint, environment, memory
@@ -332,7 +332,9 @@ def _serve(line: Any, flags: dict[str, Any]) -> None:
                 if task is None or job.config.task != last:
                     last, task = job.config.task, unseen(job.config.task.load())
                     if (found := content(task)) != job.data:
-                        raise bad("task", f"data {found[:12]} in a worker", f"that of the study, {job.data[:12]}", "one job takes any task")
+                        raise data_error(
+                            "task", f"data {found[:12]} in a worker", f"that of the study, {job.data[:12]}", "one job takes any task"
+                        )
                 news: Any = _drive(line, job, task)
             except Failure as failure:
                 news = str(failure), failure.code

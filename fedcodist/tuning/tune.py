@@ -69,7 +69,7 @@ def trials(search: Search, root: str | Path, task: Task | None = None) -> list[T
     """The trials of a study that are over, without going on with it."""
     path = place(root, search.config)
     if not (path / JOURNAL).is_file():
-        raise ConfigError(f"{durable.say(path)}: got no study; allowed one (fedcodist tune with --twin makes it)")
+        raise ConfigError(f"{durable.printable(path)}: got no study; allowed one (fedcodist tune with --twin makes it)")
     with study.opened(search, path, content(task if task is not None else search.config.task.load())) as (opened, _):
         return study.trials(search, opened)
 
@@ -251,7 +251,7 @@ def _runnable(search: Search, trial: Trial, many: int, path: Path) -> str:
     head = [
         f"{what} of {many} trials by {how} over {len(search.space)} parameters, trained on seed {search.seed} and judged on held-out data:",
         f"trial {trial.number}, mean accuracy {trial.value:.4f} ({pools}). The best of many looks better than it is.",
-        f"Run it: fedcodist run {durable.say(path)}" + (" --clamp" if search.clamp else ""),
+        f"Run it: fedcodist run {durable.printable(path)}" + (" --clamp" if search.clamp else ""),
     ]
     for key in (key for range in search.space.values() for key in range.keys):
         head.append(f"tuned: {key} = {canonical(trial.get(key))}, was {canonical(space.get(search.config, key))}")

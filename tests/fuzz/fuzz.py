@@ -37,8 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from fedcodist.data import store, vocabulary
 from fedcodist.errors import DataError
-from fedcodist.readers import c4, cifar, columns, fedjax, files, folders, rows, tff, unpickle
-from fedcodist.tasks import arrays
+from fedcodist.readers import arrays, c4, cifar, columns, fedjax, files, folders, rows, tff, unpickle
 
 SLOW, MOST_GROWTH = 5.0, 300 * 2**20  # seconds and bytes for one file
 ODD = [0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 2**63 - 1, 2**63, 2**64 - 1]

@@ -5,8 +5,8 @@ import pytest
 
 from fedcodist import config
 from fedcodist.clients import Clients
+from fedcodist.data.overlap import digests
 from fedcodist.data.partition import Iid, Pachinko
-from fedcodist.data.splits import digests
 from fedcodist.data.store import Writer, locate
 from fedcodist.errors import DataError
 from fedcodist.objective import Images

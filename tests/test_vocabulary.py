@@ -1,5 +1,6 @@
-"""Words and vocabularies: the paper's contractions, ids that stay what they are, and files that are not believed."""
+"""Vocabularies of words and of word pieces: ids that stay what they are, and files that are not believed."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -15,85 +16,17 @@ from fedcodist.data import vocabulary
 from fedcodist.data.vocabulary import Vocabulary, WordPieces, fit_pieces, line, lines, open_vocabulary
 from fedcodist.errors import DataError
 from fedcodist.objective import BOS, EOS, PAD
-from fedcodist.readers import sentences as sentences_readers
-from fedcodist.readers.sentences import CONTRACTIONS, first_sentence, repair, sentences, tokenize
 
 SPOKEN = Counter(
     {"low": 50, "lower": 20, "lowest": 20, "new": 60, "newer": 20, "newest": 30, "wide": 20, "wider": 20, "widest": 20, "we're": 5}
 )
 
 
-@pytest.mark.parametrize("whole", CONTRACTIONS)
-def test_every_contraction_of_the_paper(whole):
-    before, after = whole.split("'")
-    apart = [before, "'", after] if before else ["'", after]
-    assert repair(["x", *apart, "."]) == ["x", whole, "."]
-    assert tokenize(f"x {whole.upper()}.") == ["x", whole, "."]
-
-
-def test_contractions_are_those_of_the_paper_and_no_others():
-    assert len(CONTRACTIONS) == len(set(CONTRACTIONS)) == 53
-    assert tokenize("WASN'T we'll") == ["wasn", "'", "t", "we", "'", "ll"]  # it lists neither
-    assert tokenize("the dogs' home, Tom's") == ["the", "dogs", "'", "home", ",", "tom", "'s"]
-    assert repair(["i", "'"]) == ["i", "'"] and repair(["'"]) == ["'"] and repair([]) == []
-    assert repair(["'", "i'", "d"]) == ["'", "i'", "d"]  # a contraction only where an apostrophe was cut out
-    assert tokenize("a_b 3.14 naïve--x\u00a0y") == ["a_b", "3", ".", "14", "naïve", "--", "x", "y"]
-    assert tokenize(" \n") == []
-
-
-def test_wordpunct_is_that_of_nltk():
-    nltk = pytest.importorskip("nltk.tokenize")
-    for text in ("Good muffins cost $3.88\nin New York.  Please buy me two, thanks!", "e.g. (a-b) ... été 東京!?"):
-        assert sentences_readers._WORD.findall(text) == nltk.wordpunct_tokenize(text)
-
-
-def test_sentences():
-    pytest.importorskip("pysbd")
-    text = "Dr. Smith paid $3.50 on Jan. 5. Was it much?  Yes!\n\nA title\nEnd"
-    assert sentences(text) == ["Dr. Smith paid $3.50 on Jan. 5.", "Was it much?", "Yes!", "A title", "End"]
-    assert first_sentence(text) == sentences(text)[0]
-    assert sentences(" \n ") == [] and first_sentence("") == ""
-
-
-def test_no_text_is_lost_and_long_lines_are_cut_between_words():
-    pytest.importorskip("pysbd")
-    text = "word 1 " * 2_000
-    found = sentences(text)
-    assert " ".join(found).split() == text.split() and len(found) > 1 and max(map(len, found)) <= sentences_readers.BLOCK
-    assert sentences("x" * 5_000) == ["x" * 2_000, "x" * 2_000, "x" * 1_000]
-    assert sentences("a ȸ b. C ☝ d. ∯") == ["a ȸ b. C ☝ d. ∯"]  # characters that pysbd uses for itself
-
-
-def test_one_sentence_needs_no_question(monkeypatch):
-    def never():
-        raise AssertionError
-
-    monkeypatch.setattr(sentences_readers, "_segmenter", never)
-    assert sentences("It rains, as it's wont to.\nSo-so") == ["It rains, as it's wont to.", "So-so"]
-
-
-def test_punkt_says_how_to_get_it(monkeypatch):
-    nltk = pytest.importorskip("nltk.tokenize")
-
-    def missing(text):
-        raise LookupError("punkt_tab")
-
-    sentences_readers._punkt.cache_clear()
-    monkeypatch.setattr(nltk, "sent_tokenize", missing)
-    with pytest.raises(DataError, match="punkt_tab"):
-        sentences("A. B.", "punkt")
-    monkeypatch.setattr(nltk, "sent_tokenize", lambda text: [text[:3], text[3:]])
-    assert sentences("A b. ", "punkt") == ["A b", "."] and first_sentence(" A b.", "punkt") == "A b"
-    sentences_readers._punkt.cache_clear()
-    with pytest.raises(DataError, match="splitter: got 'spacy'"):
-        sentences("A.", "spacy")  # type: ignore[arg-type]
-
-
 def test_missing_library(monkeypatch):
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(sentences_readers.importlib, "import_module", missing)
+    monkeypatch.setattr(importlib, "import_module", missing)
     for ask in (lambda: fit_pieces(SPOKEN), lambda: WordPieces(("a",)).encode(["a"])):
         with pytest.raises(DataError, match=r"without tokenizers.*pip install 'fedcodist\[text\]'"):
             ask()
@@ -138,7 +71,7 @@ draw = random.Random(0)
 counts = Counter("".join(draw.choices("abcdefgh", k=5)) for _ in range(3_000))
 print({fit_pieces(counts, 1_500).digest for _ in range(4)})
 """
-    here = Path(sentences_readers.__file__).parents[2]
+    here = Path(vocabulary.__file__).parents[2]
     runs = [subprocess.run([sys.executable, "-c", program], cwd=here, capture_output=True, text=True, check=True) for _ in range(2)]
     assert runs[0].stdout == runs[1].stdout and len(runs[0].stdout.split()) == 1
 

@@ -39,8 +39,7 @@ ROWS = [
 def prepared(place, rows=None, name="mine", **settings) -> None:
     path = place / f"{name}.tsv"
     path.write_text(table(ROWS if rows is None else rows))
-    given = [f"{key}={value!r}".replace("'", '"') for key, value in {"length": 4, **settings}.items()]
-    prepare.prepare(prepare.read("text", given), path, lambda *_: None, name=name)
+    prepare.prepare(prepare.read("text", {"length": 4, **settings}), path, lambda *_: None, name=name)
 
 
 def test_sentences_as_a_model_reads_them(place):
@@ -61,7 +60,7 @@ def test_the_test_may_begin_on_a_day(place):
     rows = [(f"c{k % 6}", "answer", f"20{16 + k % 3}-05-01", f"word{k} list sort") for k in range(36)]
     path = place / "dated.tsv"
     path.write_text("client\ttype\tdate\ttokens\n" + "".join("\t".join(row) + "\n" for row in rows))
-    dated = prepare.read("text", ['test_from="2018-01-01"', "length=4", 'overlap="allow"'])
+    dated = prepare.read("text", {"test_from": "2018-01-01", "length": 4, "overlap": "allow"})
     prepare.prepare(dated, path, lambda *_: None, name="dated")
     store = open_store("dated")
     words = store.text("vocabulary")
@@ -99,7 +98,7 @@ def test_public_text_from_elsewhere_has_to_speak_the_same_ids(place):
     prepared(place)
     path = place / "else.tsv"
     path.write_text("tokens\nsort the list\nzebra zebra\n")
-    public = prepare.read("text", ['client=""', "vocabulary=mine", "length=4"])
+    public = prepare.read("text", {"client": "", "vocabulary": "mine", "length": 4})
     prepare.prepare(public, path, lambda *_: None, name="else")
     task = Text(data="mine", public="else").load()
     assert task.public.x.shape == (2, 4)
