@@ -36,7 +36,7 @@ from fedcodist import (
     tree,
 )
 from fedcodist.cli.main import prepare_jax
-from fedcodist.server import Adam
+from fedcodist.servers import Adam
 
 
 class Lazy(Mapping[str, Any]):

@@ -8,7 +8,7 @@ import jax
 
 import fedcodist as fc
 from fedcodist import keys
-from fedcodist.server import Adam
+from fedcodist.servers import Adam
 from fedcodist.tasks.toy import Toy
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 import fedcodist as fc
-from fedcodist.server import Adam
+from fedcodist.servers import Adam
 from fedcodist.tasks.toy import Toy
 
 

@@ -28,7 +28,7 @@ from fedcodist.objective import Classify
 from fedcodist.pool import Learns, Pool
 from fedcodist.runs import checkpoint
 from fedcodist.schedule import Linear
-from fedcodist.server import Adam
+from fedcodist.servers import Adam
 from fedcodist.task import Task
 from fedcodist.train import Experiment, Step, train
 from fedcodist.types import Ask, Data, Engine, Examples, Fold, Method, Model, Rule, Split, Work

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedcodist import keys, server, topology, tree
+from fedcodist import keys, servers, topology, tree
 from fedcodist.fold import Mean
 from fedcodist.schedule import SCHEDULES, After, Constant, Cosine, Every, Linear, over_rounds
 from fedcodist.settings import SettingError
@@ -141,7 +141,7 @@ BY_HAND = {
 
 @pytest.mark.parametrize("kind", BY_HAND)
 def test_server_optimizers_by_hand(kind):
-    optimizer = server.SERVERS[kind]().optimizer()
+    optimizer = servers.SERVERS[kind]().optimizer()
     state = optimizer.init(jnp.zeros(1))
     for grad, want in zip([2.0, 1.0], BY_HAND[kind], strict=True):
         update, state = optimizer.update(jnp.array([grad]), state, jnp.zeros(1))
@@ -149,15 +149,15 @@ def test_server_optimizers_by_hand(kind):
 
 
 def test_any_optax_optimizer_by_name():
-    optimizer = server.Optax(name="lion", args={"b1": 0.5}).optimizer()
+    optimizer = servers.Optax(name="lion", args={"b1": 0.5}).optimizer()
     update, _ = optimizer.update(jnp.array([3.0]), optimizer.init(jnp.zeros(1)), jnp.zeros(1))
     assert float(update[0]) == -1.0  # the sign, at learning rate 1
     with pytest.raises(SettingError, match="did you mean adamw"):
-        server.Optax(name="adamww")
+        servers.Optax(name="adamww")
     with pytest.raises(SettingError, match="args.beta"):
-        server.Optax(name="lion", args={"beta": 0.5})
+        servers.Optax(name="lion", args={"beta": 0.5})
 
 
 def test_the_paper_decays_the_server_rate_linearly():
-    assert [server.rate(server.Adam(lr=1.0), 4)(t) for t in (1, 2, 4)] == [1.0, 0.75, 0.25]
-    assert server.rate(server.FedYogi(lr=1.0), 4)(4) == 1.0
+    assert [servers.rate(servers.Adam(lr=1.0), 4)(t) for t in (1, 2, 4)] == [1.0, 0.75, 0.25]
+    assert servers.rate(servers.FedYogi(lr=1.0), 4)(4) == 1.0

@@ -11,7 +11,9 @@ from worlds import TASK, finish, gauss_federation, same_bits
 from fedcodist import keys
 from fedcodist.engines.compiled import Compiled
 from fedcodist.engines.serial import Serial
-from fedcodist.fold import FOLDS, Krum, Mean, Median, NormBound, TrimmedMean
+from fedcodist.fold import Mean
+from fedcodist.folds import FOLDS
+from fedcodist.folds.robust import Krum, Median, NormBound, TrimmedMean
 from fedcodist.methods import FedAvg
 from fedcodist.settings import SettingError
 from fedcodist.types import Each, Reply

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from worlds import finish, gauss_federation, methods, same_bits, scalar_federation
 
-from fedcodist import config, cost, distill, keys, runs
+from fedcodist import config, distill, keys, runs
 from fedcodist.cli import main
 from fedcodist.distill import Distiller
 from fedcodist.engines.compiled import Compiled
@@ -22,7 +22,7 @@ from fedcodist.methods.merged import merge
 from fedcodist.pool import Learns, Teaches
 from fedcodist.reports import report
 from fedcodist.rule import Diverged
-from fedcodist.runs import plan, session
+from fedcodist.runs import cost, plan, session
 from fedcodist.schedule import After, Constant
 from fedcodist.train import train
 from fedcodist.work import LocalSGD

@@ -17,12 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcodist import config, cost, keys, native
+from fedcodist import config, keys, native
 from fedcodist.errors import ConfigError
 from fedcodist.models import CNN
 from fedcodist.models.layers import conv3x3, conv_pool, dense, im2col3x3, max_pool
 from fedcodist.native import build
 from fedcodist.objective import Images
+from fedcodist.runs import cost
 from fedcodist.train import train
 
 ROOT = Path(__file__).parent.parent

@@ -12,13 +12,13 @@ from fedcodist import config, keys, tree
 from fedcodist.engines.compiled import Compiled
 from fedcodist.engines.serial import Serial
 from fedcodist.errors import ConfigError
-from fedcodist.fold import Median
+from fedcodist.folds.robust import Median
 from fedcodist.methods import FedAvg, FedDF, MergedCodist, PeriodicCodist
 from fedcodist.rules import RULES, FedMiD, Scaffold
 from fedcodist.rules.fedmid import shrink
 from fedcodist.rules.scaffold import Controlled
 from fedcodist.schedule import Constant
-from fedcodist.server import Average
+from fedcodist.servers import Average
 from fedcodist.settings import SettingError
 from fedcodist.train import Experiment, train
 from fedcodist.types import Data
@@ -91,7 +91,7 @@ def test_a_reply_that_is_not_finite_changes_no_control():
 
 
 def test_scaffold_sends_twice_as_much_and_says_so():
-    from fedcodist import cost
+    from fedcodist.runs import cost
 
     costs = []
     for rule in (Scaffold(), RULES["average"]()):
@@ -216,7 +216,7 @@ def test_the_ensemble_is_the_mean_of_all_clients_logits():
 
 
 def test_every_client_model_speaks_and_that_is_what_feddf_costs():
-    from fedcodist import cost
+    from fedcodist.runs import cost
 
     fed, method = gauss_federation(), FedDF(SHORT)
     found = cost.of_rounds(fed, method, [finish(fed, method, rounds=1).info])

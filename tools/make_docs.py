@@ -25,6 +25,7 @@ from fedcodist.config import toml
 from fedcodist.errors import data_error
 from fedcodist.reports import compare, tables
 from fedcodist.reproduce import page, sections
+from tools import architecture
 
 DOCS = Path(__file__).parent.parent / "docs"
 WIDTH = 140  # of a line
@@ -219,6 +220,7 @@ def tuning(file: Path) -> str:
 
 
 BLOCKS: dict[str, Callable[[Path], str]] = {"speed": speed_table, "demo": demo, "demo_gains": demo_gains, "kills": kills, "tuning": tuning}
+BLOCKS["floors"] = lambda _: architecture.picture()
 MARK = re.compile(r"(?P<begin><!-- (?P<name>\w+): from (?P<file>\S+) by make docs -->\n).*?(?=<!-- end of (?P=name) -->)", re.DOTALL)
 
 

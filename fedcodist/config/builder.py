@@ -15,9 +15,9 @@ from fedcodist.config.reader import MAX_PROBLEMS, read
 from fedcodist.config.schema import Config, PoolConfig
 from fedcodist.errors import ConfigError, DataError
 from fedcodist.federation import Federation
-from fedcodist.fold import FOLDS
+from fedcodist.folds import FOLDS
 from fedcodist.pool import Pool
-from fedcodist.server import rate
+from fedcodist.servers import rate
 from fedcodist.settings import Problem
 from fedcodist.task import Task
 from fedcodist.train import Experiment

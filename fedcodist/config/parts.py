@@ -14,7 +14,7 @@ from fedcodist.errors import ConfigError
 from fedcodist.methods import METHODS
 from fedcodist.models import MODELS
 from fedcodist.schedule import SCHEDULES
-from fedcodist.server import SERVERS
+from fedcodist.servers import SERVERS
 from fedcodist.tasks import TASKS
 from fedcodist.work import WORKS
 

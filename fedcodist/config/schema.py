@@ -8,13 +8,14 @@ from typing import Any, Literal
 from fedcodist import settings
 from fedcodist.engines import ENGINES
 from fedcodist.engines.compiled import Compiled
-from fedcodist.fold import FOLDS, Mean
+from fedcodist.fold import Mean
+from fedcodist.folds import FOLDS
 from fedcodist.methods import BASELINE, METHODS
 from fedcodist.models import MODELS
 from fedcodist.pool import Learns, Teaches
 from fedcodist.rule import Average
 from fedcodist.rules import RULES
-from fedcodist.server import SERVERS, Adam
+from fedcodist.servers import SERVERS, Adam
 from fedcodist.settings import Problem, read_kind, setting
 from fedcodist.tasks import TASKS
 from fedcodist.work import WORKS, LocalSGD

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from fedcodist import cost, native
+from fedcodist import native
 from fedcodist.clients import sizes
 from fedcodist.config import Config
 from fedcodist.engines.threads import cores
+from fedcodist.runs import cost
 from fedcodist.train import Experiment
 
 # Of this machine's matrix-product speed that training reaches: rules of thumb, good to a factor of two.

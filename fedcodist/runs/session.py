@@ -19,13 +19,14 @@ from typing import Any
 
 import jax
 
-from fedcodist import cost, keys, runs
+from fedcodist import keys, runs
 from fedcodist.config import HARMLESS, Config, assemble, digest, identity, plain
 from fedcodist.engines.threads import cores
 from fedcodist.errors import Failure, Interrupted
 from fedcodist.evaluate import ensemble, evaluate
 from fedcodist.profile import timed, watch, whole
 from fedcodist.rule import Diverged
+from fedcodist.runs import cost
 from fedcodist.task import Task
 from fedcodist.train import Experiment, train
 

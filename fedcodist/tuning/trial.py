@@ -24,13 +24,13 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
-from fedcodist import cost, keys
+from fedcodist import keys
 from fedcodist.config import Config, assemble, digest, plain
 from fedcodist.engines.threads import cores
 from fedcodist.errors import ConfigError, Failure, data_error
 from fedcodist.methods import MergedCodist, PeriodicCodist
 from fedcodist.rule import Diverged
-from fedcodist.runs import checkpoint, environment, memory
+from fedcodist.runs import checkpoint, cost, environment, memory
 from fedcodist.storage import durable, sealed
 from fedcodist.storage import lock as lock_file
 from fedcodist.storage.durable import Damaged

@@ -12,7 +12,7 @@ from fedcodist import keys, testing
 from fedcodist.engines import ENGINES
 from fedcodist.engines.compiled import Compiled
 from fedcodist.engines.serial import Serial
-from fedcodist.fold import FOLDS
+from fedcodist.folds import FOLDS
 from fedcodist.methods import METHODS, FedAvg, MergedCodist, PeriodicCodist
 from fedcodist.models import MODELS
 from fedcodist.rules import RULES
@@ -144,7 +144,7 @@ def test_prox_without_pull_is_local_sgd_and_with_it_stays_closer():
 
 
 def test_pools_may_differ_in_everything():
-    from fedcodist.server import Average, FedYogi
+    from fedcodist.servers import Average, FedYogi
 
     fed = gauss_federation(("small", "large", "third"))
     pools = dict(fed.pools)

@@ -1,25 +1,16 @@
-"""Server optimizers, each under its own name. All are optax transformations built for learning rate 1: a pool multiplies the update by
-its own schedule, so that any optax optimizer fits and a restart of its state leaves the schedule alone (A29). They are cached: equal
-experiments then share the compiled server step.
-
-`adam` is the paper's FedAdam: optax's Adam with bias correction, eps 1e-5 (A13). `fedadam`, `fedyogi` and `fedadagrad` are Reddi et al.
-2021, Algorithm 2: no bias correction, v starts at tau^2, and tau stands outside the root. `average` is plain FedAvg.
-"""
+"""Server optimizers of optax: `adam` is the paper's FedAdam, with bias correction and eps 1e-5 (A13); `average` is plain FedAvg; any other
+one goes by its name."""
 
 from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
-import jax
-import jax.numpy as jnp
 import optax
 
-from fedcodist.schedule import Constant, Linear
 from fedcodist.settings import Problem, SettingError, check, checked, nearest, setting
-from fedcodist.types import Schedule, Tree
 
 Decay = Literal["linear", "none"]
 
@@ -72,56 +63,6 @@ class Adam:
 
 
 @dataclass(frozen=True)
-@checked
-class FedAdam:
-    """Reddi's FedAdam: v <- b2 v + (1 - b2) g^2."""
-
-    kind: ClassVar[str] = "fedadam"
-    lr: float = setting(0.01, gt=0, le=1e3)
-    b1: float = setting(0.9, ge=0, lt=1)
-    b2: float = setting(0.99, ge=0, lt=1)
-    tau: float = setting(1e-3, gt=0, le=1)
-    decay: Decay = "none"
-
-    @lru_cache
-    def optimizer(self) -> optax.GradientTransformation:
-        return reddi(lambda v, g2: self.b2 * v + (1 - self.b2) * g2, self.b1, self.tau)
-
-
-@dataclass(frozen=True)
-@checked
-class FedYogi:
-    """Reddi's FedYogi: v <- v - (1 - b2) g^2 sign(v - g^2)."""
-
-    kind: ClassVar[str] = "fedyogi"
-    lr: float = setting(0.01, gt=0, le=1e3)
-    b1: float = setting(0.9, ge=0, lt=1)
-    b2: float = setting(0.99, ge=0, lt=1)
-    tau: float = setting(1e-3, gt=0, le=1)
-    decay: Decay = "none"
-
-    @lru_cache
-    def optimizer(self) -> optax.GradientTransformation:
-        return reddi(lambda v, g2: v - (1 - self.b2) * g2 * jnp.sign(v - g2), self.b1, self.tau)
-
-
-@dataclass(frozen=True)
-@checked
-class FedAdagrad:
-    """Reddi's FedAdagrad: v <- v + g^2, without momentum by default."""
-
-    kind: ClassVar[str] = "fedadagrad"
-    lr: float = setting(0.01, gt=0, le=1e3)
-    b1: float = setting(0.0, ge=0, lt=1)
-    tau: float = setting(1e-3, gt=0, le=1)
-    decay: Decay = "none"
-
-    @lru_cache
-    def optimizer(self) -> optax.GradientTransformation:
-        return reddi(lambda v, g2: v + g2, self.b1, self.tau)
-
-
-@dataclass(frozen=True)
 class Optax:
     """Any other optimizer of optax by its name, e.g. `{ kind = "optax", name = "lion", args = { b1 = 0.95 } }`."""
 
@@ -147,9 +88,6 @@ class Optax:
         return _of_optax(self.name, tuple(sorted(self.args.items())))
 
 
-SERVERS = {cls.kind: cls for cls in (Average, Momentum, Adam, FedAdam, FedYogi, FedAdagrad, Optax)}
-
-
 def optax_optimizers() -> dict[str, Any]:
     """The optimizers of optax that need nothing but a learning rate and numbers."""
     makers = {name: maker for name, maker in vars(optax).items() if name.islower() and not name.startswith("_")}
@@ -167,27 +105,3 @@ def _is_optimizer(maker: Any) -> bool:
 @lru_cache
 def _of_optax(name: str, args: tuple[tuple[str, float], ...]) -> optax.GradientTransformation:
     return optax_optimizers()[name](learning_rate=1.0, **dict(args))
-
-
-def rate(server: Any, rounds: int) -> Schedule:
-    """The learning rate of this server over the rounds of a run."""
-    return Linear(server.lr, 0.0, over=rounds) if server.decay == "linear" else Constant(server.lr)
-
-
-class _Moments(NamedTuple):
-    m: Tree
-    v: Tree
-
-
-def reddi(second: Any, b1: float, tau: float) -> optax.GradientTransformation:
-    """Reddi et al. 2021, Algorithm 2: m and v without bias correction, update m / (sqrt v + tau), v from tau^2."""
-
-    def init(params: Tree) -> _Moments:
-        return _Moments(jax.tree.map(jnp.zeros_like, params), jax.tree.map(lambda p: jnp.full_like(p, tau**2), params))
-
-    def update(updates: Tree, state: Any, params: Tree = None) -> tuple[Tree, Any]:
-        m = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.m, updates)
-        v = jax.tree.map(lambda v, g: second(v, g * g), state.v, updates)
-        return jax.tree.map(lambda m, v: -m / (jnp.sqrt(v) + tau), m, v), _Moments(m, v)
-
-    return optax.GradientTransformation(init, update)
