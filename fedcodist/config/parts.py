@@ -11,8 +11,10 @@ from fedcodist import config, losses, settings, topology
 from fedcodist.data.datasets import DATASETS
 from fedcodist.data.partition import PARTITIONS
 from fedcodist.errors import ConfigError
+from fedcodist.folds import FOLDS
 from fedcodist.methods import METHODS
 from fedcodist.models import MODELS
+from fedcodist.rules import RULES
 from fedcodist.schedule import SCHEDULES
 from fedcodist.servers import SERVERS
 from fedcodist.tasks import TASKS
@@ -20,9 +22,11 @@ from fedcodist.work import WORKS
 
 PARTS: dict[str, Any] = {
     "methods": METHODS,
+    "rules": RULES,
     "tasks": TASKS,
     "models": MODELS,
     "works": WORKS,
+    "folds": FOLDS,
     "servers": SERVERS,
     "topologies": topology.TOPOLOGIES,
     "losses": losses.LOSSES,
@@ -44,8 +48,15 @@ def rows(what: str | None = None) -> list[dict[str, str]]:
         if kind == "configs":
             found += [{"what": kind, "name": name, "is": _header(path), "keys": ""} for name, path in config.shipped().items()]
         else:
-            found += [{"what": kind, "name": n, "is": _first(part), "keys": _fields(part)} for n, part in PARTS[kind].items()]
+            found += [{"what": kind, "name": name, **_described(PARTS[kind], name)} for name in PARTS[kind]]
     return found
+
+
+def _described(parts: Any, name: str) -> dict[str, str]:
+    try:
+        return {"is": _first(parts[name]), "keys": _fields(parts[name])}
+    except ImportError as error:  # a plugin that is broken must not hide the others
+        return {"is": settings.one_line(f"cannot be imported: {error}"), "keys": ""}
 
 
 def _first(part: Any) -> str:
