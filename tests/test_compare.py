@@ -181,7 +181,7 @@ def test_paths_of_several_methods_or_of_other_data_are_refused(tmp_path, monkeyp
         return SimpleNamespace(path=path, config=config, rounds=[], timing=[], result=result, notes=[])
 
     places = [tmp_path / name / kind / "seed-0" for name in ("x", "y") for kind in ("fedavg", "merged")]
-    monkeypatch.setattr(runs, "find", lambda path: [p for p in places if path == p or path in p.parents])
+    monkeypatch.setattr(runs, "find_all", lambda paths: [p for p in places if paths[0] in (p, *p.parents)])
     monkeypatch.setattr(runs, "read", run)
     with pytest.raises(ConfigError, match="holds fedavg and merged; allowed one method"):
         compare.of_paths([tmp_path / "x", tmp_path / "y"])

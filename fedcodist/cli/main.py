@@ -355,7 +355,6 @@ def _list(args: argparse.Namespace) -> int:
 def _compare(args: argparse.Namespace) -> int:
     from fedcodist.reports import compare, tables
 
-    _find(args.runs)
     rows = compare.of_paths([Path(run) for run in args.runs], args.split)
     print(tables.render(compare.pairs_for_eyes(rows) if args.format not in ("json", "csv") else rows, args.format))
     return 0
@@ -365,19 +364,9 @@ def _report(args: argparse.Namespace) -> int:
     from fedcodist import runs
     from fedcodist.reports import report
 
-    page = report.write([runs.read(path) for path in _find(args.runs)], Path(args.out or args.runs[0]))
+    page = report.write([runs.read(path) for path in runs.find_all(args.runs)], Path(args.out or args.runs[0]))
     print(json.dumps({"report": str(page)}) if args.format == "json" else page)
     return 0
-
-
-def _find(given: list[str]) -> list[Path]:
-    """The runs at or under these paths. One that holds none is a failure that names those nearby."""
-    from fedcodist import runs
-
-    found = []
-    for path in map(Path, given):
-        found += runs.find(path) or [runs.read(path).path]
-    return found
 
 
 VERBS = {

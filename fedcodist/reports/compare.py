@@ -257,7 +257,7 @@ def of_paths(paths: Sequence[Path], split: str = "test") -> list[dict[str, Any]]
     """Paired rows of every path's runs against the first one's. A path is a run directory, or holds some."""
     from fedcodist import runs
 
-    first, *others = [(path, [runs.read(found) for found in runs.find(path)]) for path in paths]
+    first, *others = [(path, [runs.read(found) for found in runs.find_all([path])]) for path in paths]
     if not others:
         raise ConfigError("compare: got one run; allowed two or more: every run is compared with the first")
     for path, found in (first, *others):

@@ -126,7 +126,7 @@ def table(paths: Iterable[str | Path]) -> Table:
     found: dict[tuple[Any, ...], Found] = {}
     others: dict[str, None] = {}
     notes = []
-    for path in _find(paths):
+    for path in runs.find_all(paths):
         run = runs.read(path)
         if note := lacks(run):
             notes.append(note)
@@ -287,7 +287,7 @@ def _to_tensorboard(args: argparse.Namespace) -> int:
 
     tensorboard.check()
     rows, notes = [], []
-    for path in _find(args.runs):
+    for path in runs.find_all(args.runs):
         recorded = runs.read(path)
         notes.append(lacks(recorded))
         rows.append({"run": str(path), "rounds": compare.rounds_done(recorded), "events": str(tensorboard.write(path).parent)})
@@ -299,15 +299,6 @@ def _to_tensorboard(args: argparse.Namespace) -> int:
 def _tell(notes: Iterable[str], quiet: bool) -> None:
     for note in () if quiet else notes:
         print(f"note: {note}", file=sys.stderr)
-
-
-def _find(paths: Iterable[str | Path]) -> list[Path]:
-    """Each run once, in the order of the paths."""
-    found: dict[str, Path] = {}
-    for path in map(Path, paths):
-        for at in runs.find(path) or [runs.read(path).path]:
-            found.setdefault(os.path.realpath(at), at)
-    return list(found.values())
 
 
 def _key(run: Any) -> tuple[str, str, int | None]:

@@ -29,7 +29,7 @@ from fedcodist.reports import compare
 from fedcodist.reports.compare import number
 from fedcodist.reports.export import scalars
 from fedcodist.runs import directory
-from fedcodist.settings import one_line
+from fedcodist.settings import leaves, one_line
 from fedcodist.storage import durable, sealed
 from fedcodist.storage.durable import Damaged, RunError, as_storage_error, printable
 from fedcodist.storage.journal import decode_lines
@@ -184,7 +184,7 @@ def _head(run: runs.Recorded, start: float) -> Iterator[Any]:
     for name, table in (("config", run.config), ("environment", run.environment)):
         lines = toml.text(table).encode("utf-8", "replace").decode().splitlines()
         yield _event(start, 0, text(name, "\n".join(f"    {line}" for line in lines)))  # four spaces: code, in Markdown
-    settings = {name: value for name, value in _leaves(run.config) if name != "data"}
+    settings = {name: value for name, value in leaves(run.config) if name != "data" and value != {}}
     yield _event(start, 0, _session_start(settings | {"seed": compare.seed_of(run)}, start))
 
 
@@ -231,12 +231,3 @@ def _record(event: Any) -> bytes:
     data = event.SerializeToString(deterministic=True)
     length = struct.pack("<Q", len(data))
     return length + struct.pack("<I", masked_crc32c(length)) + data + struct.pack("<I", masked_crc32c(data))
-
-
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """`method.alpha` and the like."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _leaves(inner, f"{path}.{key}" if path else str(key))
-    else:
-        yield path, value

@@ -19,10 +19,11 @@ from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
 from fedcodist import keys, runs
-from fedcodist.config import HARMLESS, Config, plain
+from fedcodist.config import Config, essential
 from fedcodist.errors import ConfigError
-from fedcodist.runs import environment
+from fedcodist.runs import environment, evaluation
 from fedcodist.runs.session import Signals
+from fedcodist.settings import leaves
 from fedcodist.storage import durable, sealed
 from fedcodist.storage import lock as lock_file
 from fedcodist.storage.durable import Damaged
@@ -30,7 +31,7 @@ from fedcodist.storage.journal import Lines
 from fedcodist.storage.sealed import canonical
 from fedcodist.tuning import space
 from fedcodist.tuning.space import Space
-from fedcodist.tuning.trial import Job, Outcome, Report, every, share
+from fedcodist.tuning.trial import Job, Outcome, Report, share
 
 FACTS, JOURNAL, LOCK = "study.json", "study.journal", "study.lock"
 TRIALS, BEST, CONFIRMED = "trials.jsonl", "best.toml", "confirmed.jsonl"
@@ -333,11 +334,7 @@ def locked(paths: Sequence[Path]) -> Iterator[Sequence[Path]]:
 
 def bare(config: Config) -> dict[str, Any]:
     """A config as a study keeps it: without what changes no result."""
-    found = plain(config)
-    for key in HARMLESS:
-        inside, _, last = key.rpartition(".")
-        (found[inside] if inside else found).pop(last, None)
-    return json.loads(canonical(found))
+    return json.loads(canonical(essential(config)))
 
 
 def _facts(search: Search, data: str) -> dict[str, Any]:
@@ -349,7 +346,8 @@ def _facts(search: Search, data: str) -> dict[str, Any]:
         "seed": search.seed,
         "objective": search.objective,
     }
-    return json.loads(canonical(facts | {"prune": search.prune, "clamp": search.clamp, "evaluate_every": every(search.config)}))
+    facts |= {"prune": search.prune, "clamp": search.clamp, "evaluate_every": evaluation.interval(search.config)}
+    return json.loads(canonical(facts))
 
 
 def _check(search: Search, path: Path, data: str) -> list[str]:
@@ -362,7 +360,7 @@ def _check(search: Search, path: Path, data: str) -> list[str]:
             raise durable.CheckpointError(f"{durable.printable(path)}: {error}; nothing was changed; --restart begins again") from None
         durable.replace_file(path / FACTS, sealed.seal({"study": facts, "environment": found}))
         return []
-    old, new = (dict(_leaves(table)) for table in (stored["study"], facts))
+    old, new = (dict(leaves(table)) for table in (stored["study"], facts))
     changes = [f"{key}: {_said(old, key)} -> {_said(new, key)}" for key in sorted(old | new) if _said(old, key) != _said(new, key)]
     if changes:
         more = f", and {len(changes) - 5} more" if len(changes) > 5 else ""
@@ -370,14 +368,6 @@ def _check(search: Search, path: Path, data: str) -> list[str]:
         raise runs.Mismatch(message, changes)
     other = environment.differences(stored["environment"], found)
     return [f"goes on, but not as it was begun: {', '.join(other)}"] if other else []
-
-
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and value:
-        for key, inner in value.items():
-            yield from _leaves(inner, f"{path}.{key}" if path else key)
-    else:
-        yield path, value
 
 
 def _said(table: Mapping[str, Any], key: str) -> str:

@@ -8,7 +8,6 @@ asks and answers are messages. Deliberately absent: what to train, and what to t
 
 from __future__ import annotations
 
-import math
 import multiprocessing
 import shutil
 import signal
@@ -30,7 +29,7 @@ from fedcodist.engines.compiled import cores
 from fedcodist.errors import ConfigError, Failure, data_error
 from fedcodist.federation import Diverged
 from fedcodist.methods import MergedCodist, PeriodicCodist
-from fedcodist.runs import checkpoint, environment, memory
+from fedcodist.runs import checkpoint, environment, evaluation, memory
 from fedcodist.storage import durable, sealed
 from fedcodist.storage import lock as lock_file
 from fedcodist.storage.durable import Damaged
@@ -127,11 +126,6 @@ def content(task: Task) -> str:
     return digest(unseen(task))
 
 
-def every(config: Config) -> int:
-    """Rounds between two evaluations."""
-    return config.evaluate_every or max(1, math.ceil(config.rounds / 20))
-
-
 def alone(experiment: Experiment) -> int:
     """How many rounds the pools train before anyone teaches. Those are FedAvg's, whatever the distillation is like. One round is left.
 
@@ -175,7 +169,7 @@ def perform(job: Job, task: Task) -> Generator[Report, bool | None, Outcome]:
         for step in train(experiment, jax.tree.map(jax.numpy.asarray, state), after):
             infos.append(step.info)
             accuracy = None
-            if step.t % every(job.config) == 0 or step.t == job.config.rounds:
+            if evaluation.is_regular(job.config, step.t):
                 accuracy = {pool: float(domains["all"]["accuracy"]) for pool, domains in step.evaluate("held_out").items()}
                 curve.append((step.t, accuracy))
             if shared and step.t == shared:
@@ -195,7 +189,8 @@ def prefix(job: Job) -> str:
     table = plain(job.config)
     pools = {name: {k: v for k, v in pool.items() if k not in ("learns", "teaches")} for name, pool in table["pools"].items()}
     engine = {k: v for k, v in table["engine"].items() if k != "workers"}  # another size of blocks, or engine, has other last bits
-    facts = {key: table[key] for key in ("task", "rounds", "membership")} | {"pools": pools, "engine": engine, "every": every(job.config)}
+    facts = {key: table[key] for key in ("task", "rounds", "membership")} | {"pools": pools, "engine": engine}
+    facts["every"] = evaluation.interval(job.config)
     return sealed.digest([facts, job.seed, job.clamp, job.data, environment.fingerprint()])
 
 
