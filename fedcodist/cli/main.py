@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fedcodist.cli import data as data_cli
-from fedcodist.cli import reproduce, tune
+from fedcodist.cli import export, reproduce, tune
 from fedcodist.errors import ConfigError, Failure, Interrupted
-from fedcodist.reports import export
 from fedcodist.reports.tables import FORMATS
 from fedcodist.settings import one_line
 
@@ -249,7 +248,7 @@ def _run(args: argparse.Namespace) -> int:
 def _run_arms(args: argparse.Namespace, arms: list[Any], opening: str = "") -> int:
     prepare_jax()
     from fedcodist import config, runs
-    from fedcodist.reports import compare, progress, report, tables, tensorboard
+    from fedcodist.reports import compare, progress, report, tables, tensorboard, verdicts
     from fedcodist.runs import session
 
     if args.tensorboard:
@@ -275,13 +274,13 @@ def _run_arms(args: argparse.Namespace, arms: list[Any], opening: str = "") -> i
                     display.say(f"{len(last)} of {many} runs are over: {arm.method.kind} seed {seed}")
     recorded = [runs.read(event.path) for event in last]
     rows = compare.results(recorded)
-    print(tables.render(compare.for_eyes(rows) if args.format == "table" else rows, args.format))
+    print(tables.render(compare.display(rows) if args.format == "table" else rows, args.format))
     if args.format == "table":
         if len(arms) > 1:
             print()
             for arm in arms[1:]:
                 print(
-                    compare.verdict(
+                    verdicts.verdict(
                         [r for r in recorded if r.path.parent.name == "fedavg"],
                         [r for r in recorded if r.path.parent.name == arm.method.kind],
                     )
@@ -326,7 +325,7 @@ def parse_seeds(text: str) -> list[int]:
 
 def _show(args: argparse.Namespace) -> int:
     from fedcodist import config
-    from fedcodist.reports import tables
+    from fedcodist.reports import forecast, tables
     from fedcodist.runs import plan
 
     resolved = read_config(args)
@@ -337,7 +336,7 @@ def _show(args: argparse.Namespace) -> int:
     if args.format == "json":
         print(json.dumps({"config": config.plain(resolved), **planned}, indent=2))
     elif args.format == "table":
-        print(plan.words(resolved, planned))
+        print(forecast.words(resolved, planned))
     else:
         print(tables.render(planned["pools"], args.format))
     return 0
@@ -356,7 +355,7 @@ def _compare(args: argparse.Namespace) -> int:
     from fedcodist.reports import compare, tables
 
     rows = compare.of_paths([Path(run) for run in args.runs], args.split)
-    print(tables.render(compare.pairs_for_eyes(rows) if args.format not in ("json", "csv") else rows, args.format))
+    print(tables.render(compare.display_pairs(rows) if args.format not in ("json", "csv") else rows, args.format))
     return 0
 
 

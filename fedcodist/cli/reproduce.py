@@ -52,14 +52,14 @@ def add(parser: Any, once: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """The verb."""
     from fedcodist.cli.main import parse_seeds, prepare_jax
-    from fedcodist.reports import plots, tables
+    from fedcodist.reports import drawing, tables
     from fedcodist.runs import session
 
     prepare_jax()
     from fedcodist.reproduce import cells, page, running
 
     if args.docs is not None:
-        plots.load_matplotlib()  # now, and not after hours of training
+        drawing.load_matplotlib()  # now, and not after hours of training
         for shipped in page.load(Path(args.docs) / page.FOLDER):
             page.section(shipped)  # and a file there that cannot be joined, or a finding that is stale, is refused now too
     every = cells.cells(args.table, args.budget)
@@ -90,7 +90,7 @@ def _print(args: argparse.Namespace, result: Any, chosen: set[str], place: Path)
     if args.format == "json":
         print(results.dump(result))
         return
-    print(tables.render(sections.for_eyes(result, chosen), args.format))
+    print(tables.render(sections.display(result, chosen), args.format))
     if args.format == "table":
         judged = claims.judge([result])
         if judged:

@@ -224,9 +224,9 @@ def _best(search: Any, found: list[Any]) -> list[Any]:
 
 
 def _label(search: Any) -> str:
-    from fedcodist.reports import compare
+    from fedcodist.reports.arms import label
 
-    return compare.LABELS.get(search.config.method.kind) or str(search.config.method.kind)
+    return label(search.config.method.kind)
 
 
 def _for_eyes(search: Any, found: Sequence[Any]) -> list[dict[str, Any]]:
@@ -259,7 +259,7 @@ def _number(value: Any) -> str:
 
 def _fresh(arms: Sequence[tuple[Any, list[Any]]], confirmed: list[Any]) -> list[dict[str, Any]]:
     """Each arm's winners and pools on the fresh seeds, beside the value that won, and the paired gain over the twin's best."""
-    from fedcodist.reports import compare
+    from fedcodist.reports import statistics
 
     rows = []
     for nth, ((search, _), of_arm) in enumerate(zip(arms, confirmed, strict=False)):
@@ -267,12 +267,12 @@ def _fresh(arms: Sequence[tuple[Any, list[Any]]], confirmed: list[Any]) -> list[
             values = [_accuracy(seeds[seed], pool) for seed in sorted(seeds)]
             row = {"method": _label(search), "trial": trial.number, "pool": pool}
             row |= {"won with": trial.outcome.accuracy[pool], "seeds": len(values)}
-            row |= {"accuracy": fmean(values), "spread": compare.spread(values), "gain": None, "low": None, "high": None}
+            row |= {"accuracy": fmean(values), "spread": statistics.spread(values), "gain": None, "low": None, "high": None}
             row["failed"] = sum(bool(outcome.failed) for outcome in seeds.values())
             if nth:
                 _, twin = confirmed[0][0]
                 gains = [value - _accuracy(twin[seed], pool) for value, seed in zip(values, sorted(seeds), strict=True)]
-                low, high = compare.t_interval(gains) or (None, None)
+                low, high = statistics.t_interval(gains) or (None, None)
                 row |= {"gain": fmean(gains), "low": low, "high": high}
             rows.append(row)
     return rows
@@ -283,7 +283,7 @@ def _accuracy(outcome: Any, pool: str) -> float:
 
 
 def _fresh_for_eyes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    from fedcodist.reports.compare import points
+    from fedcodist.reports.units import points
 
     told = []
     for row in rows:

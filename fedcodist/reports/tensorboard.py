@@ -1,7 +1,7 @@
 """A run's journal as a TensorBoard event file, `<run>/tensorboard/events.out.tfevents.fedcodist`: while it trains, or afterwards.
 
 The file is a function of the run directory and of nothing else: every round of the journal once, under `held_out/accuracy/small` and the
-like (see `export.scalars`), then the test metrics; the config as text and as hyper-parameters. Wall time is the start of the run plus the
+like (see `scalars.scalars`), then the test metrics; the config as text and as hyper-parameters. Wall time is the start of the run plus the
 seconds of training so far, so pauses do not show. A resumed run writes the file again in place, where the bytes that are right already
 stay the same: no round is lost or told twice (R5), and a TensorBoard that looks on need not be started again. tensorboardX brings the
 messages and the checksum; its own writer is not used, since it queues, and names files by the clock. Nothing else in the run directory is
@@ -16,7 +16,7 @@ import json
 import os
 import stat
 import struct
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fedcodist import runs
 from fedcodist.config import toml
 from fedcodist.errors import ConfigError
-from fedcodist.reports import compare
-from fedcodist.reports.compare import number
-from fedcodist.reports.export import scalars
+from fedcodist.reports.arms import number, rounds_done, seed_of
+from fedcodist.reports.scalars import scalars
+from fedcodist.reports.tidy import lacks
 from fedcodist.runs import directory
 from fedcodist.settings import leaves, one_line
 from fedcodist.storage import durable, sealed
@@ -76,11 +76,22 @@ def track(events: Generator[Event, None, None]) -> Generator[Event, None, None]:
 
 
 def write(path: str | Path) -> Path:
-    """Write the event file of a run that is there already, finished or not; gives back its path."""
+    """Write the event file of a recorded run, finished or not; returns its path."""
     check()
     with closing(Mirror(Path(path))) as mirror:
         mirror.catch_up()
         return mirror.file
+
+
+def write_all(paths: Iterable[str | Path]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Write the event files of all runs at or under these paths; returns a row for each run, and a note on each that is not whole."""
+    check()
+    rows, notes = [], []
+    for path in runs.find_all(paths):
+        run = runs.read(path)
+        rows.append({"run": str(path), "rounds": rounds_done(run), "events": str(write(path).parent)})
+        notes.append(lacks(run))
+    return rows, list(filter(None, notes))
 
 
 class _At(NamedTuple):
@@ -185,7 +196,7 @@ def _head(run: runs.Recorded, start: float) -> Iterator[Any]:
         lines = toml.text(table).encode("utf-8", "replace").decode().splitlines()
         yield _event(start, 0, text(name, "\n".join(f"    {line}" for line in lines)))  # four spaces: code, in Markdown
     settings = {name: value for name, value in leaves(run.config) if name != "data" and value != {}}
-    yield _event(start, 0, _session_start(settings | {"seed": compare.seed_of(run)}, start))
+    yield _event(start, 0, _session_start(settings | {"seed": seed_of(run)}, start))
 
 
 def _event(wall_time: float, step: int, summary: Any) -> Any:
