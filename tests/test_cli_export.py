@@ -9,7 +9,8 @@ import pytest
 from test_export import read_csv
 from test_tidy import make, tree
 
-from fedcodist.cli import export, main
+from fedcodist.cli import export
+from fedcodist.cli.arguments import Parser
 from fedcodist.errors import ConfigError
 from fedcodist.reports import tidy
 from fedcodist.reports.tables import FORMATS
@@ -19,10 +20,10 @@ from fedcodist.reports.tables import FORMATS
 def call(tmp_path, monkeypatch, capsys):
     """A function that is `fedcodist export`: (stdout, lines of stderr)."""
     monkeypatch.chdir(tmp_path)
-    parser = main.Parser()
+    parser = Parser()
     parser.add_argument("--format", default="table", choices=FORMATS)
     parser.add_argument("--quiet", action="store_true")
-    export.add(parser, main.Once)
+    export.add(parser)
 
     def call(*argv: str) -> tuple[str, list[str]]:
         assert export.run(parser.parse_args(list(argv))) == 0

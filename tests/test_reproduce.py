@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedcodist import config, runs
-from fedcodist.cli import main, reproduce
+from fedcodist.cli import arguments, reproduce
 from fedcodist.errors import ConfigError, DataError
 from fedcodist.reports import report
 from fedcodist.reproduce import cells, claims, elsewhere, figures, page, paper, results, running, sections, stores
@@ -51,15 +51,15 @@ CENTRAL = ["images/periodic/6/in-domain", "images/merged/6/in-domain"]
 @pytest.fixture
 def tiny(monkeypatch):
     monkeypatch.setitem(BUDGETS, "smoke", TINY)
-    monkeypatch.setattr(main, "prepare_jax", lambda: None)
+    monkeypatch.setattr(arguments, "prepare_jax", lambda: None)
 
 
 def command(*argv: str) -> int:
     """The verb, with the command line's own parser class."""
-    parser = main.Parser()
+    parser = arguments.Parser()
     parser.add_argument("--quiet", action="store_true")
     parser.add_argument("--format", default="table")
-    reproduce.add(parser, main.Once)
+    reproduce.add(parser)
     return reproduce.run(parser.parse_args(argv))
 
 
@@ -454,7 +454,7 @@ def test_what_has_its_data_is_run_and_the_rest_is_told(tmp_path, monkeypatch, ca
     trained = []
     monkeypatch.setattr(running, "_load", lambda waiting: ({job.task: None for job in waiting}, {}))
     monkeypatch.setattr(session, "perform", lambda made, task, seed, root: trained.append(made.task.kind) or iter([None]))
-    monkeypatch.setattr(running, "follow", lambda events, display: list(events))
+    monkeypatch.setattr(running.Screen, "follow", lambda self, events: list(events))
     wanted = running.jobs(cells.choose(cells.cells("table2", "small"), ["*/fedavg/shift"], [0]), tmp_path)
     assert len(wanted) == 2
     running.run(wanted, tmp_path)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable
-from typing import Any
 
+from fedcodist.cli.arguments import Once, Parser
 from fedcodist.errors import ConfigError
 
+HELP = "All rounds of runs as one tidy table, on stdout or as CSV, Parquet or JSON lines; or as TensorBoard event files."
+EXAMPLE = "fedcodist export runs/images --out rounds.parquet"
 
-def add(parser: Any, once: Any) -> None:
-    """The arguments of the verb."""
+
+def add(parser: Parser) -> None:
+    """The arguments of the verb, besides those that are shared."""
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run directories, or directories that hold some")
-    parser.add_argument("--out", action=once, metavar="FILE", help="a .csv, .parquet or .jsonl file (default: print the table)")
-    parser.add_argument("--to", action=once, choices=("tensorboard",), help="write event files into each run directory instead")
+    parser.add_argument("--out", action=Once, metavar="FILE", help="a .csv, .parquet or .jsonl file (default: print the table)")
+    parser.add_argument("--to", action=Once, choices=("tensorboard",), help="write event files into each run directory instead")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -27,12 +27,21 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds, minutes or hours.
+    """How long something takes, at least a second.
 
     >>> duration(42.2), duration(4000), duration(100_000)
     ('42 s', '67 min', '28 h')
     """
     return f"{max(seconds, 1):.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
+def remaining(seconds: float) -> str:
+    """The time that is left, which may be none; of hours a decimal.
+
+    >>> remaining(0.1), remaining(600), remaining(20_000)
+    ('0 s', '10 min', '5.6 h')
+    """
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def between(seconds: float, factor: float) -> str:

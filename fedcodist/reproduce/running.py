@@ -20,7 +20,7 @@ from fedcodist import config, runs
 from fedcodist.config import Config
 from fedcodist.reports import units
 from fedcodist.reports.arms import is_finished, number, rounds_done
-from fedcodist.reports.progress import Screen, follow
+from fedcodist.reports.progress import Screen
 from fedcodist.reproduce import stores
 from fedcodist.reproduce.cells import Cell
 from fedcodist.runs import plan, session
@@ -202,7 +202,7 @@ def run(wanted: Sequence[Job], root: Path, quiet: bool = False, between: Callabl
             display.say(f"run {turn + 1} of {len(waiting)}: {job.title} ({pace.left(rest)})")
             start = time.monotonic()
             try:
-                follow(session.perform(job.config, tasks[job.task], job.seed, job.path.parents[2]), display)
+                display.follow(session.perform(job.config, tasks[job.task], job.seed, job.path.parents[2]))
             except session.DivergedRun as error:
                 wrong[job.title] = str(error).replace(f" ({job.path})", "")
                 note(root, job.key, wrong[job.title])
