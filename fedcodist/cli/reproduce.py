@@ -69,10 +69,10 @@ def run(args: argparse.Namespace) -> int:
     root = Path(args.out)
     place = root / f"{args.table}-{args.budget}"
     if args.list:
-        rows, said = running.listing(chosen, root)
+        rows, left = running.listing(chosen, root)
         print(tables.render(rows, args.format))
         if args.format == "table":
-            print(f"\n{said}")
+            print(f"\n{left}")
         return 0
     wrong: dict[str, str] = {}
     if not args.report:
@@ -124,6 +124,6 @@ def _publish(result: Any, docs: Path, name: str) -> None:
 
     shipped = docs / page.FOLDER / f"{name}.json"
     shipped.parent.mkdir(parents=True, exist_ok=True)
-    told = elsewhere.join(result, results.read(shipped)) if shipped.is_file() else result
-    durable.replace_file(shipped, (results.dump(told) + "\n").encode())  # whole: another machine's hours may be in it
+    joined = elsewhere.join(result, results.read(shipped)) if shipped.is_file() else result
+    durable.replace_file(shipped, (results.dump(joined) + "\n").encode())  # whole: another machine's hours may be in it
     page.write(docs, drawn=True)

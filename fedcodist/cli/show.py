@@ -19,18 +19,18 @@ def add(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> int:
     """The verb."""
     from fedcodist import config
-    from fedcodist.reports import forecast, tables
+    from fedcodist.reports import planned, tables
     from fedcodist.runs import plan
 
     resolved = read_config(args)
     if args.config_only:
         print(json.dumps(config.plain(resolved), indent=2))
         return 0
-    planned = plan.plan(config.build(resolved, 0, args.clamp))
+    costs = plan.plan(config.build(resolved, 0, args.clamp))
     if args.format == "json":
-        print(json.dumps({"config": config.plain(resolved), **planned}, indent=2))
+        print(json.dumps({"config": config.plain(resolved), **costs}, indent=2))
     elif args.format == "table":
-        print(forecast.words(resolved, planned))
+        print(planned.words(resolved, costs))
     else:
-        print(tables.render(planned["pools"], args.format))
+        print(tables.render(costs["pools"], args.format))
     return 0

@@ -194,7 +194,7 @@ def label_ends(figure: Figure, panels: Iterable[tuple[Axes, list[Label]]]) -> No
     for ax, notes in placed:
         heights = [ax.transData.transform((1, y))[1] * 72 / figure.dpi for y, _ in notes]
         spots = list(heights)
-        for _ in range(40):  # neighbours push each other apart until nobody is pushed
+        for _ in range(40):  # neighbours push each other apart until all have room
             for i in range(1, len(spots)):
                 short = LABEL_GAP - (spots[i] - spots[i - 1])
                 if short > 1e-6:

@@ -1,4 +1,4 @@
-"""One page about runs: what came out, how sure that is, who taught whom, what it cost, and how to do it again.
+"""One page about runs: the results and their intervals, who taught whom, what it cost, and the commands that reproduce it.
 
 `write` makes a single HTML file that needs nothing else: pictures and style are inside, there is no script, and its policy forbids the
 browser to load anything. Names and notes come from files, so everything is escaped. A run that crashed, a run without a twin or a file
@@ -66,7 +66,7 @@ def available() -> bool:
 
 
 def write(runs: list[Any], out: Path) -> Path:
-    """Write report.html, rows.csv and plots/ about these runs into a directory; gives back the page's path."""
+    """Write report.html, rows.csv and plots/ about these runs into a directory; returns the page's path."""
     arms = group(runs)
     out.mkdir(parents=True, exist_ok=True)
     drawn = plots.draw(arms, out / "plots")  # first: without matplotlib nothing is written
@@ -119,31 +119,31 @@ def facts(arms: Sequence[Arm]) -> list[str]:
     tasks = dict.fromkeys(str(kind) for run in runs if (kind := dig(run.config, "task", "kind")))
     seeds = {seed_of(run) for run in runs}
     planned = sorted({n for run in runs if (n := rounds_planned(run))})
-    said = [f"task {', '.join(tasks)}"] if tasks else []
-    said += [plural(len(arms), "method" if len({arm.name for arm in arms}) == 1 else "arm"), plural(len(pools_of(runs)), "pool")]
-    said += [plural(len(seeds), "seed"), plural(len(runs), "run")]
-    return said + ([f"{DASH.join(f'{n:,}' for n in planned[:: max(len(planned) - 1, 1)])} rounds"] if planned else [])
+    parts = [f"task {', '.join(tasks)}"] if tasks else []
+    parts += [plural(len(arms), "method" if len({arm.name for arm in arms}) == 1 else "arm"), plural(len(pools_of(runs)), "pool")]
+    parts += [plural(len(seeds), "seed"), plural(len(runs), "run")]
+    return parts + ([f"{DASH.join(f'{n:,}' for n in planned[:: max(len(planned) - 1, 1)])} rounds"] if planned else [])
 
 
 def banners(runs: Sequence[Any], arms: Sequence[Arm]) -> list[str]:
     """What a reader must know before believing anything below."""
-    said = [] if arms else ["There are no runs here: nothing to report."]
+    lines = [] if arms else ["There are no runs here: nothing to report."]
     for arm in arms:
         for run in arm.runs:
             if not is_finished(run):
                 planned, done = rounds_planned(run), rounds_done(run)
                 of = f" of {planned}" if planned else ""
                 stopped = f"stopped after round {done}{of}" if done else "has no recorded round"
-                said.append(f"Partial report: {arm.label}, seed {seed_of(run)}, {stopped} and has no result.")
-    if any("Partial" in text for text in said):
-        said.append("Unfinished runs are thin lines that end in a cross; no table of results counts them. The same command again goes on.")
+                lines.append(f"Partial report: {arm.label}, seed {seed_of(run)}, {stopped} and has no result.")
+    if any("Partial" in text for text in lines):
+        lines.append("Unfinished runs are thin lines that end in a cross; no table of results counts them. The same command again goes on.")
     damaged = [arm for arm in arms if any(str(note).startswith("left out") for run in arm.runs for note in run.notes or ())]
     if damaged:
-        said.append(f"Damaged files were left out of {', '.join(arm.label for arm in damaged)}: see the notes at the end.")
+        lines.append(f"Damaged files were left out of {', '.join(arm.label for arm in damaged)}: see the notes at the end.")
     counted = sum(len(arm.runs) for arm in arms)
     if counted < len(runs):
-        said.append(f"{len(runs) - counted} of {len(runs)} runs repeat a method and seed of their experiment; the last of each is shown.")
-    return said
+        lines.append(f"{len(runs) - counted} of {len(runs)} runs repeat a method and seed of their experiment; the last of each is shown.")
+    return lines
 
 
 def verdicts(arms: Sequence[Arm]) -> list[dict[str, Any]]:
@@ -168,7 +168,7 @@ def verdicts(arms: Sequence[Arm]) -> list[dict[str, Any]]:
 
 
 def results(arms: Sequence[Arm], colours: dict[str, str]) -> list[dict[str, Any]]:
-    """Pools, in each domains, in each a row a method: accuracy, spread, gain over the twin and a picture of its interval."""
+    """For each pool and domain a row for each method: accuracy, spread, gain over the twin and a picture of its interval."""
     runs = [run for arm in arms for run in arm.runs]
     reached = {(row["method"], row["pool"], row["domain"]): row for row in compare.results(runs)}
     gains = {}
@@ -201,7 +201,7 @@ def results(arms: Sequence[Arm], colours: dict[str, str]) -> list[dict[str, Any]
 
 
 def span(rows: Sequence[dict[str, Any]]) -> tuple[float, float]:
-    """The ends of an axis for differences and their intervals, with zero on it. It is made for the differences: an interval from two
+    """The ends of an axis for differences and their intervals, with zero on it. It is scaled to the differences: an interval from two
     seeds can be ten times as wide, and is cut off with an arrow."""
     far = 3 * max((abs(row["difference"]) for row in rows), default=0.0) or 0.01
     ends = [v for row in rows for v in (row["low"], row["high"], row["difference"]) if v is not None]
@@ -263,7 +263,7 @@ def runnable(config: Mapping[str, Any]) -> str:
 
 
 def run_row(arm: Arm, run: Any, colour: str) -> dict[str, Any]:
-    """One line about one run. Only the end of its path: where a machine keeps its files is nobody's business."""
+    """One line about one run. Only the end of its path is shown, since a page may be published."""
     done, planned = rounds_done(run), rounds_planned(run)
     return {
         "label": arm.label,
@@ -288,18 +288,18 @@ def notes(arms: Sequence[Arm]) -> list[dict[str, Any]]:
 
 
 def commands(arms: Sequence[Arm]) -> list[str]:
-    """What to type to get these runs and this page again, from the configurations that the page shows."""
-    said, places = [], {}
+    """The commands that make these runs and this page again, from the configs that the page shows."""
+    lines, places = [], {}
     for arm in arms:
         parts = arm.runs[0].path.parts
         root = parts[-4] if len(parts) >= 4 and parts[-4] != "/" else "runs"
-        alone = arm.kind == TWIN and not any(twin_of(other, arms) is arm for other in arms)
-        if arm.kind != TWIN or alone:
+        lone = arm.kind == TWIN and not any(twin_of(other, arms) is arm for other in arms)
+        if arm.kind != TWIN or lone:
             seeds = ",".join(str(seed_of(run)) for run in arm.runs)
             words = ["fedcodist", "run", f"{_file(arm)}.toml", *(["--twin"] if twin_of(arm, arms) else []), "--seeds", seeds]
-            said.append(shlex.join(words + (["--out", root] if root != "runs" else [])))
+            lines.append(shlex.join(words + (["--out", root] if root != "runs" else [])))
         places[f"{root}/{arm.name}"] = None
-    return said + ([shlex.join(["fedcodist", "report", *places])] if places else [])
+    return lines + ([shlex.join(["fedcodist", "report", *places])] if places else [])
 
 
 def rows_csv(runs: Iterable[Any]) -> str:
@@ -318,7 +318,7 @@ def rows_csv(runs: Iterable[Any]) -> str:
 
 
 def minus(text: str) -> str:
-    """With the typographer's minus before numbers."""
+    """The text with typographic minus signs before numbers."""
     return re.sub(r"(?<![\w.-])-(?=\d)", "−", str(text))
 
 
@@ -358,7 +358,7 @@ def _environment(run: Any) -> list[str]:
 
 
 def _file(arm: Arm) -> str:
-    """A file name for an arm's configuration."""
+    """A file name for an arm's config."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{arm.name}-{arm.kind}").strip("-.") or "config"
 
 

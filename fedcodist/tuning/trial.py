@@ -94,7 +94,7 @@ def perform(job: Job, task: Task) -> Generator[Report, bool | None, Outcome]:
     start = time.monotonic()
     try:
         experiment = assemble(job.config, without_test(task), job.seed, job.clamp)
-    except ConfigError as error:  # an outcome like any other: it would be refused again, and nobody could get past it
+    except ConfigError as error:  # an outcome like any other, or the study could never get past it
         return Outcome([], 0, 0, time.monotonic() - start, refused="; ".join(error.lines))
     fed, method = experiment.federation, experiment.method
     state, after, curve, infos = method.init(fed, keys.root(job.seed)), 0, [], []
