@@ -35,7 +35,7 @@ from fedcodist import (
     native,
     tree,
 )
-from fedcodist.cli.main import prepare_jax
+from fedcodist.cli.arguments import prepare_jax
 from fedcodist.servers import Adam
 
 

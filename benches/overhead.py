@@ -21,7 +21,7 @@ import jax
 from benches import environments, machine, ours, report
 from benches import workload as w
 from fedcodist import keys, runs
-from fedcodist.cli.main import prepare_jax
+from fedcodist.cli.arguments import prepare_jax
 
 WARM, ROUNDS, CHECKPOINT_EVERY = 3, 40, 5
 LIMIT_SECONDS, PAUSE_SECONDS = 0.1, 0.05  # threads of whoever had the turn before spin for a while

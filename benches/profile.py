@@ -23,7 +23,7 @@ import numpy as np
 from benches import ours
 from benches import workload as w
 from fedcodist import keys
-from fedcodist.cli.main import prepare_jax
+from fedcodist.cli.arguments import prepare_jax
 from fedcodist.profile import watch, whole
 from fedcodist.types import Data
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import fedcodist as fc
 from fedcodist.config import plain
-from fedcodist.reports.export import scalars
+from fedcodist.reports.scalars import scalars
 
 
 class Tracker(Protocol):

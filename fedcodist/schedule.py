@@ -134,6 +134,19 @@ def read_shares(value: Any, path: str, problems: list[Problem]) -> Any:
     return Constant(float(value)) if isinstance(value, int | float) and 0 <= value <= 1 else None
 
 
+def numbers(schedule: Any, path: str) -> list[str]:
+    """The keys of a schedule's numbers: itself, or those of its kind, or each pool's. A 1 stays out: as a share it is all or nothing.
+
+    >>> numbers(Constant(0.5), "alpha"), numbers({"small": Linear(1.0, 0.6)}, "alpha")
+    (['alpha'], ['alpha.small.end'])
+    """
+    if isinstance(schedule, Mapping):
+        return [key for name, inner in schedule.items() for key in numbers(inner, f"{path}.{name}")]
+    if isinstance(schedule, Constant):
+        return [path]
+    return [f"{path}.{name}" for name in ("value", "start", "end") if getattr(schedule, name, 1) != 1]
+
+
 def unknown_pools(table: Mapping[str, Any], path: str, pools: Sequence[str]) -> list[Problem]:
     """What is wrong with a table of schedules by pool."""
     found = []

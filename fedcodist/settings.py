@@ -13,7 +13,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
 Registry = Mapping[str, type]
@@ -197,6 +197,19 @@ def plain(part: Any) -> Any:
     if isinstance(part, list | tuple):
         return [plain(v) for v in part]
     return part
+
+
+def leaves(table: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of nested tables under its dotted key. An empty table inside another is a value.
+
+    >>> list(leaves({"method": {"alpha": 0.5}, "rounds": 3, "topology": {}}))
+    [('method.alpha', 0.5), ('rounds', 3), ('topology', {})]
+    """
+    if isinstance(table, Mapping) and (table or not path):
+        for key, inner in table.items():
+            yield from leaves(inner, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, table
 
 
 def _read_union(args: tuple, value: Any, path: str, problems: list[Problem], field: dataclasses.Field | None) -> Any:

@@ -279,6 +279,7 @@ class Method(Protocol):
     kind: ClassVar[str]
     label: ClassVar[str]  # as tables and plots name it
     asks: ClassVar[bool] = False  # whether it asks the clients itself, so that pools can have no rule of their own
+    begins_plain: ClassVar[bool] = False  # whether rounds before the first lesson are the baseline's, so that tuning may share them
     leaps: ClassVar[bool] = False  # whether lessons are rare and change a model at once, so that evaluation looks around them
 
     distill: Any = None  # the Distiller, if it distils on public data
@@ -307,6 +308,10 @@ class Method(Protocol):
     def problems(self, pools: Sequence[str]) -> list[Problem]:
         """What does not fit these pools."""
         return []
+
+    def searched(self) -> dict[str, tuple[float, float]]:
+        """{key of a config: the range that tuning searches by default}, of the method's own fields."""
+        return {}
 
     def warnings(self, pools: Sequence[str], rounds: int) -> list[str]:
         """What is allowed but hardly meant."""

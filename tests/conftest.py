@@ -24,8 +24,8 @@ for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHU
 @pytest.fixture(scope="module")
 def prepared():
     """JAX is prepared already, with a cache for small programs too; a command in this process must not do it again as users have it."""
-    from fedcodist.cli import main
+    from fedcodist.cli import arguments
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(main, "prepare_jax", lambda: None)
+        patch.setattr(arguments, "prepare_jax", lambda: None)
         yield

@@ -825,7 +825,7 @@ def test_71_a_signal_while_the_screen_is_drawn_saves_the_last_round_too(place):
 
     there = config.read("good.toml", ["checkpoint_every=100"])
     with pytest.raises(Interrupted):
-        progress.follow(session.perform(there, there.task.load(), 0, place / "runs"), Listener())
+        Listener().follow(session.perform(there, there.task.load(), 0, place / "runs"))
     assert [p.name for p in (place / "runs/good/merged/seed-0/checkpoints").iterdir()] == ["000003"]
 
 

@@ -12,8 +12,9 @@ import pytest
 from test_prepare import dealt, files_under, home, sentences, tff_hdf5, write_rows  # noqa: F401  # home is a fixture
 from test_store import write
 
-from fedcodist.cli import data, main
+from fedcodist.cli import main
 from fedcodist.data import store
+from fedcodist.reports import progress
 
 
 @pytest.fixture
@@ -130,7 +131,7 @@ def test_all_that_is_wrong_with_the_settings_is_said_at_once(call):
 
 
 def test_progress(call, table, monkeypatch, capsys):
-    monkeypatch.setattr(data, "EVERY_SECONDS", 0)
+    monkeypatch.setattr(progress, "EVERY_SECONDS", 0)
     code, _, errors = call("prepare", "text", "--from", table)
     assert code == 0 and errors[-1] == "60 of 60 sentences"
     assert call("prepare", "text", "--from", table, "--again", "--quiet")[2] == []

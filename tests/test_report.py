@@ -268,7 +268,7 @@ def test_import_needs_no_matplotlib_and_its_lack_is_one_line(monkeypatch, tmp_pa
 
 
 def test_long_runs_are_thinned(tmp_path):
-    from fedcodist.reports.plots import MOST_POINTS, _thin
+    from fedcodist.reports.drawing import MOST_POINTS, thin
 
-    line = _thin([(float(t), float(t)) for t in range(1, 1502)])
+    line = thin([(float(t), float(t)) for t in range(1, 1502)])
     assert len(line) <= MOST_POINTS + 1 and line[-1] == (1501.0, 1501.0) and line[0] == (4.0, 4.0)

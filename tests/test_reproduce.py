@@ -17,9 +17,8 @@ from types import SimpleNamespace
 import pytest
 
 from fedcodist import config, runs
-from fedcodist.cli import main, reproduce
+from fedcodist.cli import arguments, reproduce
 from fedcodist.errors import ConfigError, DataError
-from fedcodist.methods import PeriodicCodist
 from fedcodist.reports import report
 from fedcodist.reproduce import cells, claims, elsewhere, figures, page, paper, results, running, sections, stores
 from fedcodist.reproduce.budgets import BUDGETS, FULL, SMALL, SMOKE, Budget, Family, methods
@@ -52,15 +51,15 @@ CENTRAL = ["images/periodic/6/in-domain", "images/merged/6/in-domain"]
 @pytest.fixture
 def tiny(monkeypatch):
     monkeypatch.setitem(BUDGETS, "smoke", TINY)
-    monkeypatch.setattr(main, "prepare_jax", lambda: None)
+    monkeypatch.setattr(arguments, "prepare_jax", lambda: None)
 
 
 def command(*argv: str) -> int:
     """The verb, with the command line's own parser class."""
-    parser = main.Parser()
+    parser = arguments.Parser()
     parser.add_argument("--quiet", action="store_true")
     parser.add_argument("--format", default="table")
-    reproduce.add(parser, main.Once)
+    reproduce.add(parser)
     return reproduce.run(parser.parse_args(argv))
 
 
@@ -455,7 +454,7 @@ def test_what_has_its_data_is_run_and_the_rest_is_told(tmp_path, monkeypatch, ca
     trained = []
     monkeypatch.setattr(running, "_load", lambda waiting: ({job.task: None for job in waiting}, {}))
     monkeypatch.setattr(session, "perform", lambda made, task, seed, root: trained.append(made.task.kind) or iter([None]))
-    monkeypatch.setattr(running, "follow", lambda events, display: list(events))
+    monkeypatch.setattr(running.Screen, "follow", lambda self, events: list(events))
     wanted = running.jobs(cells.choose(cells.cells("table2", "small"), ["*/fedavg/shift"], [0]), tmp_path)
     assert len(wanted) == 2
     running.run(wanted, tmp_path)
@@ -500,33 +499,6 @@ def test_other_data_under_an_unfinished_run_is_refused_in_terms_of_this_command(
     events.close()
     with pytest.raises(runs.Mismatch, match="use another --out"):
         running.run(jobs, tmp_path, quiet=True)
-
-
-# -- around a codistillation --
-
-
-def test_evaluate_after_changes_what_is_seen_and_nothing_else(tmp_path):
-    base = config.read("quick/toy", ["rounds=10", f"method={methods(4, 3, 2, 20)['periodic']}", "evaluate_every=10"])
-    more = replace(base, evaluate_after=(1, 3))
-    assert isinstance(base.method, PeriodicCodist) and config.identity(base) == config.identity(more)
-    task, seen, bits = base.task.load(), [], []
-    for name, made in (("base", base), ("more", more)):
-        for _ in session.perform(replace(made, name=name), task, 0, tmp_path):
-            pass
-        path = tmp_path / name / "periodic" / "seed-0"
-        seen.append([row["round"] for row in runs.read(path).rounds if "held_out" in row])
-        bits.append({file.name: file.read_bytes() for file in (path / "checkpoints/000010").glob("*.safetensors")})
-    assert seen == [[4, 8, 10], [3, 4, 5, 7, 8, 9, 10]]  # before 4 and 8, at them, and 1 and 3 rounds later (7 = 4 + 3)
-    assert bits[0] == bits[1] and len(bits[0]) == 2
-    for _ in session.perform(replace(base, name="more"), task, 0, tmp_path):  # the same run, whatever is evaluated
-        pass
-    with pytest.raises(ConfigError, match=r"evaluate_after\[0\]: got 0; allowed an integer >= 1"):
-        config.read("quick/toy", ["evaluate_after=[0]"])
-
-
-def test_only_periodic_codistillation_is_looked_around():
-    merged = config.read("quick/toy", ["rounds=10", "evaluate_every=10", "evaluate_after=[1]"])
-    assert [t for t in range(1, 11) if session._due(merged, t)] == [10]
 
 
 # -- results by hand --

@@ -9,7 +9,7 @@ import pytest
 from test_reproduce import ROUNDS, TINY, cell_of, command, result_of, run_of
 
 from fedcodist import config
-from fedcodist.cli import main
+from fedcodist.cli import arguments
 from fedcodist.errors import DataError
 from fedcodist.reports import report
 from fedcodist.reproduce import cells, claims, page, results, running, sections, studies, study_sections
@@ -30,7 +30,7 @@ def untuned(tmp_path, monkeypatch) -> Path:
 @pytest.fixture
 def tiny(monkeypatch, untuned):
     monkeypatch.setitem(BUDGETS, "smoke", TINY)
-    monkeypatch.setattr(main, "prepare_jax", lambda: None)
+    monkeypatch.setattr(arguments, "prepare_jax", lambda: None)
     monkeypatch.setattr(report, "available", lambda: False)
 
 

@@ -21,7 +21,7 @@ import make_docs
 
 import fedcodist
 from fedcodist import runs
-from fedcodist.reports import compare
+from fedcodist.reports import arms, compare, verdicts
 from fedcodist.reproduce.results import ENVIRONMENT, dump
 
 FILE = make_docs.DOCS / "measured/demo.json"
@@ -31,14 +31,14 @@ DIGITS = 6
 
 def collect(recorded: Sequence[Any], seconds: float) -> dict[str, Any]:
     """All that README needs of the runs of a demo."""
-    arms = compare.arms(recorded)
+    twin, *others = arms.group(recorded)
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "seconds": round(seconds),
         "on": {key: recorded[0].environment[key] for key in ENVIRONMENT} | {"fedcodist": fedcodist.__version__},
         "test": _rows(recorded, "test"),
         "held_out": _rows(recorded, "held_out"),
-        "verdicts": {arm.kind: compare.verdict(arms[0].runs, arm.runs) for arm in arms[1:]},
+        "verdicts": {arm.kind: verdicts.verdict(twin.runs, arm.runs) for arm in others},
         "report": REPORT,
     }
 

@@ -155,7 +155,7 @@ def _ratio(cell: dict) -> str:
 
 def printed(found: Mapping[str, Any]) -> str:
     """What the demo prints, from what `make_demo.py` kept of it."""
-    table = tables.render(compare.for_eyes(found["test"]))
+    table = tables.render(compare.display(found["test"]))
     return "\n".join([table, "", *found["verdicts"].values(), "", f"report: {found['report']}"])
 
 
@@ -174,7 +174,7 @@ def demo(file: Path) -> str:
 def demo_gains(file: Path) -> str:
     """Gains on test images beside those on held-out images."""
     found = json.loads(file.read_text("utf-8"))
-    test, held_out = (compare.for_eyes([row for row in found[split] if row["gain"] is not None]) for split in ("test", "held_out"))
+    test, held_out = (compare.display([row for row in found[split] if row["gain"] is not None]) for split in ("test", "held_out"))
     pairs = zip(test, held_out, strict=True)
     rows = [
         {"gain over FedAvg, points": f"{x['method']}, {x['pool']}", "test images": x["gain, points"], "held-out images": y["gain, points"]}

@@ -6,30 +6,31 @@ import argparse
 import json
 import os
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedcodist.cli import arguments
+from fedcodist.cli.arguments import Once, Parser
 from fedcodist.errors import ConfigError, DataError, data_error
 
-DATA_EXAMPLES = {
+HELP = "Prepare, verify and look at data."
+EXAMPLE = "fedcodist data list"
+EXAMPLES = {
     "list": "fedcodist data list",
     "prepare": "fedcodist data prepare cifar100 --from ~/data/cifar-100-binary",
     "verify": "fedcodist data verify cifar100",
     "show": "fedcodist data show cifar100 --out pictures",
 }
-EVERY_SECONDS = 10  # between two lines of progress when stderr is no terminal
 
 
-def add(data: Any, parser_class: Any, once: Any, *, shared: Any, shown: Any) -> None:
+def add(parser: Parser) -> None:
     """The verbs under `data`."""
-    verbs = data.add_subparsers(dest="data_verb", metavar="VERB", parser_class=parser_class)
+    verbs = parser.add_subparsers(dest="data_verb", metavar="VERB", parser_class=Parser)
+    shared, shown = arguments.shared(), arguments.shown()
 
     def verb(name: str, help: str, *parents: Any) -> Any:
-        return verbs.add_parser(name, help=help, description=help, epilog=f"example: {DATA_EXAMPLES[name]}", parents=[*parents, shared])
+        return verbs.add_parser(name, help=help, description=help, epilog=f"example: {EXAMPLES[name]}", parents=[*parents, shared])
 
     verb("list", "What can be prepared, from which files, and what is.", shown)
     prepare = verb(
@@ -37,8 +38,8 @@ def add(data: Any, parser_class: Any, once: Any, *, shared: Any, shown: Any) -> 
         "Turn a publisher's files, or your own, into a memory-mapped store. An interrupted preparation goes on where it was.",
     )
     prepare.add_argument("dataset", metavar="NAME", help="a dataset of `fedcodist data list`")
-    prepare.add_argument("--from", dest="source", action=once, metavar="PATH", help="the files: a file, an archive or a directory")
-    prepare.add_argument("--name", action=once, help="of the store (default: the dataset's)")
+    prepare.add_argument("--from", dest="source", action=Once, metavar="PATH", help="the files: a file, an archive or a directory")
+    prepare.add_argument("--name", action=Once, help="of the store (default: the dataset's)")
     prepare.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the dataset; may be repeated")
     prepare.add_argument("--fetch", action="store_true", help="fetch the published file if there is no --from; resumable")
     prepare.add_argument("--again", action="store_true", help="even if it is prepared already")
@@ -57,7 +58,7 @@ def add(data: Any, parser_class: Any, once: Any, *, shared: Any, shown: Any) -> 
         metavar="KEY=VALUE",
         help="override one key of a config, or of a store's task; may be repeated",
     )
-    show.add_argument("--out", action=once, metavar="DIR", help="also draw the histograms there, as PNG and SVG")
+    show.add_argument("--out", action=Once, metavar="DIR", help="also draw the histograms there, as PNG and SVG")
     show.add_argument("--allow-overlap", action="store_true", help="shared rows are no failure")
 
 
@@ -83,12 +84,13 @@ def _list(args: argparse.Namespace) -> int:
 
 def _prepare(args: argparse.Namespace) -> int:
     from fedcodist.data import prepare
+    from fedcodist.reports import progress
 
     dataset = prepare.read(args.dataset, _settings(args.set))
     source = Path(os.path.expanduser(args.source)) if args.source is not None else None
     try:
-        with _progress(args.quiet) as progress:
-            store, made = prepare.prepare(dataset, source, progress, args.name, args.fetch, args.again)
+        with progress.counting(args.quiet) as count:
+            store, made = prepare.prepare(dataset, source, count, args.name, args.fetch, args.again)
     except KeyboardInterrupt:
         print("interrupted: what was marked is kept; the same command goes on from there", file=sys.stderr)
         return 130
@@ -187,36 +189,3 @@ def _settings(assignments: list[str]) -> dict[str, Any]:
     from fedcodist.config import toml
 
     return toml.override(toml.Source("--set", {}, {}), assignments).table
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Any]:
-    """A live line on a terminal; elsewhere a line now and then."""
-    if quiet:
-        yield lambda done, total, what: None
-        return
-    if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-        with Progress(
-            TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn(), console=Console(stderr=True), transient=True
-        ) as live:
-            bar = live.add_task("reading")
-            yield lambda done, total, what: live.update(bar, completed=done, total=total, description=_say(done, total, what))
-        return
-    last = time.monotonic()
-
-    def line(done: int, total: int | None, what: str) -> None:
-        nonlocal last
-        if (not done and total is None) or time.monotonic() - last >= EVERY_SECONDS:
-            last = time.monotonic()
-            print(_say(done, total, what), file=sys.stderr)
-
-    yield line
-
-
-def _say(done: int, total: int | None, what: str) -> str:
-    if not done and total is None:
-        return what
-    return f"{done:,} of {total:,} {what}" if total else f"{done:,} {what}"

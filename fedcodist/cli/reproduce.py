@@ -7,6 +7,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from fedcodist.cli import arguments
+from fedcodist.cli.arguments import Once, Parser, parse_seeds
+
 EXAMPLE = "fedcodist reproduce table1 --budget smoke"
 HELP = (
     "Run the experiments of a table or figure of the paper, and write the paper's numbers beside ours, with intervals and a verdict on "
@@ -16,8 +19,8 @@ BUDGETS = ("smoke", "small", "full")
 SUMMARY, PAGE = "results.json", "results.md"
 
 
-def add(parser: Any, once: Any) -> None:
-    """The flags of the verb."""
+def add(parser: Parser) -> None:
+    """The arguments of the verb, besides those that are shared."""
     from fedcodist.reproduce.paper import TABLES
 
     parser.add_argument("table", choices=TABLES, metavar="WHAT", help=" | ".join(TABLES))
@@ -25,7 +28,7 @@ def add(parser: Any, once: Any) -> None:
         "--budget",
         choices=BUDGETS,
         default="smoke",
-        action=once,
+        action=Once,
         help="smoke: embedded data, minutes; small: real data, hours; full: the paper's 1,500 rounds (default: smoke)",
     )
     parser.add_argument(
@@ -36,14 +39,14 @@ def add(parser: Any, once: Any) -> None:
         help="only these cells (a family of data, a method, a column of the table: --list names them), as in images/merged or "
         "'*/fedavg/*', or a study's name; may be repeated",
     )
-    parser.add_argument("--seeds", action=once, metavar="LIST", help="such as 0, 0,1,2 or 0-4 (default: the budget's)")
-    parser.add_argument("--out", default="runs/reproduce", action=once, metavar="DIR", help="where runs are kept (default: runs/reproduce)")
-    parser.add_argument("--workers", type=int, action=once, metavar="N", help="threads (default: one a core); changes no result")
+    parser.add_argument("--seeds", action=Once, metavar="LIST", help="such as 0, 0,1,2 or 0-4 (default: the budget's)")
+    parser.add_argument("--out", default="runs/reproduce", action=Once, metavar="DIR", help="where runs are kept (default: runs/reproduce)")
+    parser.add_argument("--workers", type=int, action=Once, metavar="N", help="threads (default: one a core); changes no result")
     parser.add_argument("--list", action="store_true", help="show the cells and how far each is, and train nothing")
     parser.add_argument("--report", action="store_true", help="train nothing: write tables and figures from the runs that are finished")
     parser.add_argument(
         "--docs",
-        action=once,
+        action=Once,
         metavar="DIR",
         help="also put the results into this directory of docs, beside those that were run elsewhere, and write its page",
     )
@@ -51,15 +54,14 @@ def add(parser: Any, once: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """The verb."""
-    from fedcodist.cli.main import parse_seeds, prepare_jax
-    from fedcodist.reports import plots, tables
+    from fedcodist.reports import drawing, tables
     from fedcodist.runs import session
 
-    prepare_jax()
+    arguments.prepare_jax()
     from fedcodist.reproduce import cells, page, running
 
     if args.docs is not None:
-        plots.load_matplotlib()  # now, and not after hours of training
+        drawing.load_matplotlib()  # now, and not after hours of training
         for shipped in page.load(Path(args.docs) / page.FOLDER):
             page.section(shipped)  # and a file there that cannot be joined, or a finding that is stale, is refused now too
     every = cells.cells(args.table, args.budget)
@@ -67,10 +69,10 @@ def run(args: argparse.Namespace) -> int:
     root = Path(args.out)
     place = root / f"{args.table}-{args.budget}"
     if args.list:
-        rows, said = running.listing(chosen, root)
+        rows, left = running.listing(chosen, root)
         print(tables.render(rows, args.format))
         if args.format == "table":
-            print(f"\n{said}")
+            print(f"\n{left}")
         return 0
     wrong: dict[str, str] = {}
     if not args.report:
@@ -90,7 +92,7 @@ def _print(args: argparse.Namespace, result: Any, chosen: set[str], place: Path)
     if args.format == "json":
         print(results.dump(result))
         return
-    print(tables.render(sections.for_eyes(result, chosen), args.format))
+    print(tables.render(sections.display(result, chosen), args.format))
     if args.format == "table":
         judged = claims.judge([result])
         if judged:
@@ -122,6 +124,6 @@ def _publish(result: Any, docs: Path, name: str) -> None:
 
     shipped = docs / page.FOLDER / f"{name}.json"
     shipped.parent.mkdir(parents=True, exist_ok=True)
-    told = elsewhere.join(result, results.read(shipped)) if shipped.is_file() else result
-    durable.replace_file(shipped, (results.dump(told) + "\n").encode())  # whole: another machine's hours may be in it
+    joined = elsewhere.join(result, results.read(shipped)) if shipped.is_file() else result
+    durable.replace_file(shipped, (results.dump(joined) + "\n").encode())  # whole: another machine's hours may be in it
     page.write(docs, drawn=True)

@@ -2,7 +2,7 @@
 (`builder`)."""
 
 from fedcodist.config.builder import assemble, build, load, warnings
-from fedcodist.config.digests import digest, identity, plain, twin
+from fedcodist.config.digests import digest, essential, identity, plain, twin
 from fedcodist.config.reader import read, relations, shipped
 from fedcodist.config.schema import ENGINES, HARMLESS, Choice, Config, PoolConfig
 
@@ -15,6 +15,7 @@ __all__ = [
     "assemble",
     "build",
     "digest",
+    "essential",
     "identity",
     "load",
     "plain",

@@ -26,13 +26,18 @@ def plain(config: Config) -> dict[str, Any]:
     return settings.plain(config)
 
 
-def identity(config: Config, data: str = "") -> str:
-    """The digest of all that a result depends on: the config without its harmless keys, and the data."""
+def essential(config: Config) -> dict[str, Any]:
+    """The resolved config as a plain table, without the harmless keys: those that change no result."""
     table = plain(config)
     for path in HARMLESS:
         inside, _, last = path.rpartition(".")
         (table[inside] if inside else table).pop(last, None)
-    return hashlib.sha256(json.dumps([table, data], sort_keys=True).encode()).hexdigest()
+    return table
+
+
+def identity(config: Config, data: str = "") -> str:
+    """The digest of all that a result depends on: the config without its harmless keys, and the data."""
+    return hashlib.sha256(json.dumps([essential(config), data], sort_keys=True).encode()).hexdigest()
 
 
 def digest(task: Task) -> str:

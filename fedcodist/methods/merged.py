@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from fedcodist import tree
 from fedcodist.distill import Distiller
 from fedcodist.federation import Federation, params_of
-from fedcodist.schedule import Constant, by_pool, over_rounds, read_shares, unknown_pools
+from fedcodist.schedule import Constant, by_pool, numbers, over_rounds, read_shares, unknown_pools
 from fedcodist.settings import Problem, setting
 from fedcodist.topology import too_few
 from fedcodist.types import Array, Info, Key, Method, Schedule, State, Tree
@@ -27,6 +27,7 @@ class MergedCodist(Method):
 
     kind: ClassVar[str] = "merged"
     label: ClassVar[str] = "MergedCodist"
+    begins_plain: ClassVar[bool] = True
     alpha: Any = setting(Constant(0.5), reader=read_shares)  # a schedule, or one for each pool; alpha = 1 is plain FedAvg
     distill: Distiller = Distiller(steps=32)  # s steps on public, unlabelled data
 
@@ -56,6 +57,9 @@ class MergedCodist(Method):
 
     def over(self, rounds: int) -> MergedCodist:
         return replace(self, alpha=over_rounds(self.alpha, rounds))
+
+    def searched(self) -> dict[str, tuple[float, float]]:
+        return dict.fromkeys(numbers(self.alpha, "method.alpha"), (0.05, 0.95))
 
     def problems(self, pools: Sequence[str]) -> list[Problem]:
         table = self.alpha if isinstance(self.alpha, Mapping) else {}

@@ -21,6 +21,7 @@ class PeriodicCodist(Method):
 
     kind: ClassVar[str] = "periodic"
     label: ClassVar[str] = "PeriodicCodist"
+    begins_plain: ClassVar[bool] = True
     leaps: ClassVar[bool] = True
     period: int = setting(200, ge=1, le=10**7)  # p
     distill: Distiller = Distiller(steps=200)  # s steps on public, unlabelled data

@@ -1,1 +1,1 @@
-"""What runs say: comparisons, tables, plots, one HTML page, exports."""
+"""Reports on recorded runs: comparisons, tables, plots, one HTML page, exports."""

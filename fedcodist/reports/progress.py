@@ -1,16 +1,20 @@
-"""What a run shows while it works: one live line a run on stderr, and nothing at all when stderr is no terminal."""
+"""What a command shows while it works: live lines on stderr if it is a terminal; elsewhere a line now and then, or nothing."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Sequence
-from contextlib import closing
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
+from fedcodist.reports.units import percent, remaining
 from fedcodist.runs.session import Event
 
 MARKS = 24  # width of the strip of codistillation marks
+EVERY_SECONDS = 10  # between two lines of `counting` when stderr is no terminal
+T = TypeVar("T")
 
 
 class Live:
@@ -43,7 +47,7 @@ class Live:
             self.progress.stop()
 
     def say(self, text: str) -> None:
-        """A line above the progress; also without a terminal, unless quiet."""
+        """Print a line above the progress; also without a terminal, unless quiet."""
         if self.progress is not None:
             self.progress.console.print(text, markup=False, highlight=False)
         elif not self.quiet:
@@ -51,7 +55,7 @@ class Live:
 
 
 class Screen(Live):
-    """Draws the events of runs as progress lines: rounds, time left, each pool's held-out accuracy, codistillation marks."""
+    """Draws the events of runs: rounds, time left, each pool's held-out accuracy, codistillation marks."""
 
     def __init__(self, quiet: bool = False):
         super().__init__(quiet, ("accuracy", "marks"))
@@ -75,24 +79,118 @@ class Screen(Live):
             self._marks[event.path] = [False] * MARKS
         update: dict[str, Any] = {"completed": event.t}
         if event.held_out:
-            update["accuracy"] = accuracies(event.held_out)
+            update["accuracy"] = "  ".join(f"{pool} {percent(domains['all']['accuracy'])}" for pool, domains in event.held_out.items())
         if event.codistilled:
             place = min(MARKS - 1, (event.t - 1) * MARKS // event.config.rounds)
             self._marks[event.path][place] = True
             update["marks"] = "".join("*" if mark else "." for mark in self._marks[event.path])
         self.progress.update(self._bars[event.path], **update)
 
+    def follow(self, events: Generator[Event, None, None], runs: int = 1) -> list[Path]:
+        """Draw all events of so many runs; returns where those are that are over. Without bars there is a line a run, or there would be
+        minutes of silence."""
+        over = []
+        with closing(events):  # an interrupted run saves its last round before anything else happens
+            for event in events:
+                self.show(event)
+                if event.kind in ("finished", "skipped"):
+                    over.append(event.path)
+                    if not self.live and runs > 1:
+                        self.say(f"{len(over)} of {runs} runs are over: {event.config.method.kind} seed {event.seed}")
+        return over
 
-def accuracies(held_out: dict[str, Any]) -> str:
-    """`small 71.2 % large 69.0 %`."""
-    return "  ".join(f"{pool} {100 * domains['all']['accuracy']:.1f}%" for pool, domains in held_out.items())
+
+class StudyScreen(Live):
+    """Draws the events of tuning (tuning.tune.Event): a line a study with trials, time left, the best so far and the rounds of those that
+    run; without a terminal a line a trial."""
+
+    def __init__(self, quiet: bool = False):
+        super().__init__(quiet, ("best", "running"), done="{task.fields[done]}", seconds=600.0)
+
+    def follow(self, events: Generator[Any, None, T]) -> T:
+        """Draw all events; returns what the generator does."""
+        bar: Any = None
+        begun, before = 0.0, 0
+        running: dict[str, tuple[int, int]] = {}
+        with closing(events):  # an interrupted study ends its workers before anything else happens
+            while True:
+                try:
+                    event = next(events)
+                except StopIteration as end:
+                    return end.value
+                for note in event.notes:
+                    self.say(note if event.kind == "message" else f"note: {note}")
+                if event.kind == "message":
+                    continue
+                if event.kind == "opened":
+                    begun, before = time.monotonic(), event.done
+                    running.clear()
+                    if self.progress is not None:
+                        bar = self.progress.add_task(
+                            f"{event.title:14}", total=event.of, completed=event.done, done=event.done, best="", running=""
+                        )
+                if event.kind == "round":
+                    running[event.name] = event.t, event.job.config.rounds
+                if event.kind == "over":
+                    running.pop(event.name, None)
+                    left = (time.monotonic() - begun) / (event.done - before) * (event.of - event.done)
+                    if self.progress is None or event.outcome.failed:
+                        self.say(_line(event, left))
+                if self.progress is not None:
+                    part = sum(t / rounds for t, rounds in running.values())
+                    rounds_of = "  ".join(f"{name}: round {t}/{rounds}" for name, (t, rounds) in running.items())
+                    self.progress.update(bar, completed=event.done + part, done=event.done, best=_best(event), running=rounds_of)
 
 
-def follow(events: Generator[Event, None, None], screen: Screen) -> Event:
-    """Draw all events of a run; the last one holds its result."""
-    last = None
-    with closing(events):  # an interrupted run saves its last round before anything else happens
-        for last in events:
-            screen.show(last)
-    assert last is not None
-    return last
+def _line(event: Any, left: float) -> str:
+    """One training that is over."""
+    outcome = event.outcome
+    if outcome.diverged:
+        how = f"diverged: {outcome.diverged}"
+    elif outcome.refused:
+        how = f"refused: {outcome.refused}"
+    elif outcome.pruned:
+        how = f"{percent(outcome.value)}, stopped in round {outcome.rounds} of {event.job.config.rounds}"
+    else:
+        how = percent(outcome.value)
+    best = f"; {_best(event)}" if event.best else ""
+    wait = f"; {remaining(left)} left" if event.done < event.of else ""
+    return f"{event.title}: {event.done} of {event.of}: {event.name}: {how}{best}{wait}"
+
+
+def _best(event: Any) -> str:
+    return f"best {percent(event.best[0])} (trial {event.best[1]})" if event.best else ""
+
+
+@contextmanager
+def counting(quiet: bool) -> Iterator[Callable[[int, int | None, str], None]]:
+    """A function that shows how much is done, of how much if that is known, and of what; on a terminal a live line, elsewhere a line every
+    EVERY_SECONDS."""
+    if quiet:
+        yield lambda done, total, what: None
+        return
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        with Progress(
+            TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn(), console=Console(stderr=True), transient=True
+        ) as live:
+            bar = live.add_task("reading")
+            yield lambda done, total, what: live.update(bar, completed=done, total=total, description=_counted(done, total, what))
+        return
+    last = time.monotonic()
+
+    def line(done: int, total: int | None, what: str) -> None:
+        nonlocal last
+        if (not done and total is None) or time.monotonic() - last >= EVERY_SECONDS:
+            last = time.monotonic()
+            print(_counted(done, total, what), file=sys.stderr)
+
+    yield line
+
+
+def _counted(done: int, total: int | None, what: str) -> str:
+    if not done and total is None:
+        return what
+    return f"{done:,} of {total:,} {what}" if total else f"{done:,} {what}"

@@ -1,4 +1,4 @@
-"""One page about runs: what came out, how sure that is, who taught whom, what it cost, and how to do it again.
+"""One page about runs: the results and their intervals, who taught whom, what it cost, and the commands that reproduce it.
 
 `write` makes a single HTML file that needs nothing else: pictures and style are inside, there is no script, and its policy forbids the
 browser to load anything. Names and notes come from files, so everything is escaped. A run that crashed, a run without a twin or a file
@@ -19,10 +19,33 @@ from typing import Any
 
 from fedcodist.config import toml
 from fedcodist.profile import THREADS
-from fedcodist.reports import compare, plots
-from fedcodist.reports.compare import Arm, dig, number, points
-from fedcodist.reports.plots import si
+from fedcodist.reports import compare, drawing, plots
+from fedcodist.reports.arms import (
+    COSTS,
+    TWIN,
+    Arm,
+    cost_of,
+    dig,
+    domains_of,
+    group,
+    headline,
+    is_finished,
+    kind_of,
+    name_of,
+    number,
+    parameters_of,
+    pools_of,
+    rounds_done,
+    rounds_planned,
+    rows_of,
+    seed_of,
+    twin_of,
+)  # fmt: skip
+from fedcodist.reports.curves import gradients_of, taught
+from fedcodist.reports.statistics import ONE_SEED, extra_cost, mean, paired
 from fedcodist.reports.tables import safe_cell
+from fedcodist.reports.units import interval, plural, points, si
+from fedcodist.reports.verdicts import alone, outcome, verdict
 
 FIELDS = ("run", "seed", "method", "round", "pool", "domain", "metric", "value")
 BADGES = {
@@ -33,7 +56,7 @@ BADGES = {
     "hint": "one seed",
     "none": "not compared",
 }
-WHY = {"gain": "interval above zero", "loss": "interval below zero", "unclear": "interval holds zero", "hint": compare.ONE_SEED}
+WHY = {"gain": "interval above zero", "loss": "interval below zero", "unclear": "interval holds zero", "hint": ONE_SEED}
 DASH = "–"
 
 
@@ -43,8 +66,8 @@ def available() -> bool:
 
 
 def write(runs: list[Any], out: Path) -> Path:
-    """Write report.html, rows.csv and plots/ about these runs into a directory; gives back the page's path."""
-    arms = compare.arms(runs)
+    """Write report.html, rows.csv and plots/ about these runs into a directory; returns the page's path."""
+    arms = group(runs)
     out.mkdir(parents=True, exist_ok=True)
     drawn = plots.draw(arms, out / "plots")  # first: without matplotlib nothing is written
     (out / "rows.csv").write_bytes(rows_csv(runs).encode("utf-8", "replace"))
@@ -61,23 +84,23 @@ def render(runs: Sequence[Any], drawn: dict[str, str]) -> str:
     template = Path(__file__).with_name("report.html.j2").read_text(encoding="utf-8")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["minus"] = minus
-    figures = {name: Markup(plots.inline(svg, name)) for name, svg in drawn.items()}  # noqa: S704  # matplotlib escapes its texts
+    figures = {name: Markup(drawing.inline(svg, name)) for name, svg in drawn.items()}  # noqa: S704  # matplotlib escapes its texts
     return environment.from_string(template).render(**content(runs), figures=figures, dash=DASH)
 
 
 def content(runs: Sequence[Any]) -> dict[str, Any]:
     """All that the page says, as plain values."""
-    arms = compare.arms(runs)
-    colours = dict(zip((arm.label for arm in arms), plots.colours(arms), strict=True))
+    arms = group(runs)
+    colours = dict(zip((arm.label for arm in arms), drawing.colours(arms), strict=True))
     return {
         "title": ", ".join(dict.fromkeys(arm.name for arm in arms)) or "no runs",
         "facts": facts(arms),
-        "headline": compare.headline(runs),
+        "headline": headline(runs),
         "banners": banners(runs, arms),
         "verdicts": verdicts(arms),
         "results": results(arms, colours),
         "transfer": transfer(arms, colours),
-        "steps": [{"label": arm.label, "colour": colours[arm.label], "rows": rows} for arm in arms if (rows := compare.steps_of(arm))],
+        "steps": [{"label": arm.label, "colour": colours[arm.label], "rows": rows} for arm in arms if (rows := gradients_of(arm))],
         "cost": costs(arms, colours),
         "profile": profile(arms, colours),
         "configs": [{"label": arm.label, "file": f"{_file(arm)}.toml", "text": runnable(arm.runs[0].config)} for arm in arms],
@@ -94,79 +117,79 @@ def facts(arms: Sequence[Arm]) -> list[str]:
     """The line under the title."""
     runs = [run for arm in arms for run in arm.runs]
     tasks = dict.fromkeys(str(kind) for run in runs if (kind := dig(run.config, "task", "kind")))
-    seeds = {compare.seed_of(run) for run in runs}
-    planned = sorted({n for run in runs if (n := compare.rounds_planned(run))})
-    said = [f"task {', '.join(tasks)}"] if tasks else []
-    said += [_plural(len(arms), "method" if len({arm.name for arm in arms}) == 1 else "arm"), _plural(len(compare.pools(runs)), "pool")]
-    said += [_plural(len(seeds), "seed"), _plural(len(runs), "run")]
-    return said + ([f"{DASH.join(f'{n:,}' for n in planned[:: max(len(planned) - 1, 1)])} rounds"] if planned else [])
+    seeds = {seed_of(run) for run in runs}
+    planned = sorted({n for run in runs if (n := rounds_planned(run))})
+    parts = [f"task {', '.join(tasks)}"] if tasks else []
+    parts += [plural(len(arms), "method" if len({arm.name for arm in arms}) == 1 else "arm"), plural(len(pools_of(runs)), "pool")]
+    parts += [plural(len(seeds), "seed"), plural(len(runs), "run")]
+    return parts + ([f"{DASH.join(f'{n:,}' for n in planned[:: max(len(planned) - 1, 1)])} rounds"] if planned else [])
 
 
 def banners(runs: Sequence[Any], arms: Sequence[Arm]) -> list[str]:
     """What a reader must know before believing anything below."""
-    said = [] if arms else ["There are no runs here: nothing to report."]
+    lines = [] if arms else ["There are no runs here: nothing to report."]
     for arm in arms:
         for run in arm.runs:
-            if not compare.finished(run):
-                planned, done = compare.rounds_planned(run), compare.rounds_done(run)
+            if not is_finished(run):
+                planned, done = rounds_planned(run), rounds_done(run)
                 of = f" of {planned}" if planned else ""
                 stopped = f"stopped after round {done}{of}" if done else "has no recorded round"
-                said.append(f"Partial report: {arm.label}, seed {compare.seed_of(run)}, {stopped} and has no result.")
-    if any("Partial" in text for text in said):
-        said.append("Unfinished runs are thin lines that end in a cross; no table of results counts them. The same command again goes on.")
+                lines.append(f"Partial report: {arm.label}, seed {seed_of(run)}, {stopped} and has no result.")
+    if any("Partial" in text for text in lines):
+        lines.append("Unfinished runs are thin lines that end in a cross; no table of results counts them. The same command again goes on.")
     damaged = [arm for arm in arms if any(str(note).startswith("left out") for run in arm.runs for note in run.notes or ())]
     if damaged:
-        said.append(f"Damaged files were left out of {', '.join(arm.label for arm in damaged)}: see the notes at the end.")
+        lines.append(f"Damaged files were left out of {', '.join(arm.label for arm in damaged)}: see the notes at the end.")
     counted = sum(len(arm.runs) for arm in arms)
     if counted < len(runs):
-        said.append(f"{len(runs) - counted} of {len(runs)} runs repeat a method and seed of their experiment; the last of each is shown.")
-    return said
+        lines.append(f"{len(runs) - counted} of {len(runs)} runs repeat a method and seed of their experiment; the last of each is shown.")
+    return lines
 
 
 def verdicts(arms: Sequence[Arm]) -> list[dict[str, Any]]:
     """A verdict on each method, with a tile for each pool."""
     found = []
     for arm in arms:
-        twin = compare.twin_of(arm, arms)
-        if arm.kind == compare.TWIN:
-            if any(compare.twin_of(other, arms) is arm for other in arms):
+        twin = twin_of(arm, arms)
+        if arm.kind == TWIN:
+            if any(twin_of(other, arms) is arm for other in arms):
                 continue  # it is spoken of in the others' verdicts
-            found.append({"label": arm.label, "tone": "none", "badge": BADGES["none"], "text": compare.alone(arm.runs), "tiles": []})
+            found.append({"label": arm.label, "tone": "none", "badge": BADGES["none"], "text": alone(arm.runs), "tiles": []})
             continue
-        domain = compare.headline([*arm.runs, *(twin.runs if twin else ())])
-        rows = [row for row in (compare.paired(twin.runs, arm.runs) if twin else ()) if row["domain"] == domain]
-        tones = {compare.outcome(row) for row in rows} or {"none"}
+        domain = headline([*arm.runs, *(twin.runs if twin else ())])
+        rows = [row for row in (paired(twin.runs, arm.runs) if twin else ()) if row["domain"] == domain]
+        tones = {outcome(row) for row in rows} or {"none"}
         tone = tones.pop() if len(tones) == 1 else "mixed"
         tiles = [{"pool": row["pool"], **_gain(row)} for row in rows]
         badge = "no twin" if twin is None else BADGES[tone]
-        text = compare.verdict(twin.runs if twin else [], arm.runs)
+        text = verdict(twin.runs if twin else [], arm.runs)
         found.append({"label": arm.label, "tone": tone, "badge": badge, "text": text, "tiles": tiles})
     return found
 
 
 def results(arms: Sequence[Arm], colours: dict[str, str]) -> list[dict[str, Any]]:
-    """Pools, in each domains, in each a row a method: accuracy, spread, gain over the twin and a picture of its interval."""
+    """For each pool and domain a row for each method: accuracy, spread, gain over the twin and a picture of its interval."""
     runs = [run for arm in arms for run in arm.runs]
     reached = {(row["method"], row["pool"], row["domain"]): row for row in compare.results(runs)}
     gains = {}
     for arm in arms:
-        if twin := compare.twin_of(arm, arms):
-            gains |= {(arm.label, row["pool"], row["domain"]): row for row in compare.paired(twin.runs, arm.runs)}
+        if twin := twin_of(arm, arms):
+            gains |= {(arm.label, row["pool"], row["domain"]): row for row in paired(twin.runs, arm.runs)}
     axis = span(list(gains.values()))
-    size, found = compare.parameters(runs), []
-    for pool in compare.pools(runs):
+    size, found = parameters_of(runs), []
+    for pool in pools_of(runs):
         lines = []
-        for domain in compare.domains(runs) or ["all"]:
+        for domain in domains_of(runs) or ["all"]:
             rows = []
             for arm in arms:
-                if pool not in compare.pools(arm.runs):
+                if pool not in pools_of(arm.runs):
                     continue
                 row, gain = reached.get((arm.label, pool, domain)), gains.get((arm.label, pool, domain))
-                without = "" if arm.kind == compare.TWIN else "no result" if row is None else "no twin: run with --twin"
-                if arm.kind != compare.TWIN and gain is None and compare.twin_of(arm, arms) and row is not None:
+                without = "" if arm.kind == TWIN else "no result" if row is None else "no twin: run with --twin"
+                if arm.kind != TWIN and gain is None and twin_of(arm, arms) and row is not None:
                     without = "no shared seed"
                 rows.append(
-                    {"label": arm.label, "colour": colours[arm.label], "twin": arm.kind == compare.TWIN, "without": without}
+                    {"label": arm.label, "colour": colours[arm.label], "twin": arm.kind == TWIN, "without": without}
                     | {"value": row and row["accuracy"], "spread": row and row["spread"], "seeds": row["seeds"] if row else 0}
                     | {"gain": gain and _gain(gain), "forest": gain and forest(gain, *axis)}
                 )
@@ -178,7 +201,7 @@ def results(arms: Sequence[Arm], colours: dict[str, str]) -> list[dict[str, Any]
 
 
 def span(rows: Sequence[dict[str, Any]]) -> tuple[float, float]:
-    """The ends of an axis for differences and their intervals, with zero on it. It is made for the differences: an interval from two
+    """The ends of an axis for differences and their intervals, with zero on it. It is scaled to the differences: an interval from two
     seeds can be ten times as wide, and is cut off with an arrow."""
     far = 3 * max((abs(row["difference"]) for row in rows), default=0.0) or 0.01
     ends = [v for row in rows for v in (row["low"], row["high"], row["difference"]) if v is not None]
@@ -203,7 +226,7 @@ def transfer(arms: Sequence[Arm], colours: dict[str, str]) -> list[dict[str, Any
     """Who teaches whom, for each method that teaches."""
     found = []
     for arm in arms:
-        rows = compare.taught(arm, compare.twin_of(arm, arms)) if arm.kind != compare.TWIN else []
+        rows = taught(arm, twin_of(arm, arms)) if arm.kind != TWIN else []
         if rows:
             rows = [row | {"gain": row["gain"] and _gain(row["gain"])} for row in rows]
             found.append({"label": arm.label, "colour": colours[arm.label], "rows": rows})
@@ -214,13 +237,13 @@ def costs(arms: Sequence[Arm], colours: dict[str, str]) -> list[dict[str, Any]]:
     """The mean cost of a run of each arm: in all, by pool, and beyond the twin's."""
     found = []
     for arm in (arm for arm in arms if arm.finished):
-        twin, cells = compare.twin_of(arm, arms), {}
-        for what in compare.COSTS:
+        twin, cells = twin_of(arm, arms), {}
+        for what in COSTS:
             unit = "B" if what == "client_bytes" else ""
-            total = compare.mean(compare.cost_of(run, what) for run in arm.finished)
-            pools = compare.pools(arm.finished)
-            of_pool = {p: compare.mean(number(dig(run.result, "cost", what, p)) for run in arm.finished) for p in pools}
-            more = compare.extra(twin.runs, arm.runs, what) if twin else None
+            total = mean(cost_of(run, what) for run in arm.finished)
+            pools = pools_of(arm.finished)
+            of_pool = {p: mean(number(dig(run.result, "cost", what, p)) for run in arm.finished) for p in pools}
+            more = extra_cost(twin.runs, arm.runs, what) if twin else None
             cells[what] = {
                 "total": None if total is None else si(total, unit),
                 "pools": [f"{pool} {si(value, unit)}" for pool, value in of_pool.items() if value is not None],
@@ -240,16 +263,16 @@ def runnable(config: Mapping[str, Any]) -> str:
 
 
 def run_row(arm: Arm, run: Any, colour: str) -> dict[str, Any]:
-    """One line about one run. Only the end of its path: where a machine keeps its files is nobody's business."""
-    done, planned = compare.rounds_done(run), compare.rounds_planned(run)
+    """One line about one run. Only the end of its path is shown, since a page may be published."""
+    done, planned = rounds_done(run), rounds_planned(run)
     return {
         "label": arm.label,
         "colour": colour,
-        "seed": compare.seed_of(run),
+        "seed": seed_of(run),
         "place": "/".join(run.path.parts[-3:]),
         "rounds": f"{done:,}" + (f" of {planned:,}" if planned and planned != done else ""),
         "seconds": _seconds(run),
-        "finished": compare.finished(run),
+        "finished": is_finished(run),
     }
 
 
@@ -260,23 +283,23 @@ def notes(arms: Sequence[Arm]) -> list[dict[str, Any]]:
     for arm in arms:
         for run in arm.runs:
             for note in dict.fromkeys([*_environment(run), *map(str, run.notes or ())]):
-                having.setdefault(note, []).append(f"{arm.label} seed {compare.seed_of(run)}")
+                having.setdefault(note, []).append(f"{arm.label} seed {seed_of(run)}")
     return [{"text": note, "runs": [] if len(who) == total else who} for note, who in having.items()]
 
 
 def commands(arms: Sequence[Arm]) -> list[str]:
-    """What to type to get these runs and this page again, from the configurations that the page shows."""
-    said, places = [], {}
+    """The commands that make these runs and this page again, from the configs that the page shows."""
+    lines, places = [], {}
     for arm in arms:
         parts = arm.runs[0].path.parts
         root = parts[-4] if len(parts) >= 4 and parts[-4] != "/" else "runs"
-        alone = arm.kind == compare.TWIN and not any(compare.twin_of(other, arms) is arm for other in arms)
-        if arm.kind != compare.TWIN or alone:
-            seeds = ",".join(str(compare.seed_of(run)) for run in arm.runs)
-            words = ["fedcodist", "run", f"{_file(arm)}.toml", *(["--twin"] if compare.twin_of(arm, arms) else []), "--seeds", seeds]
-            said.append(shlex.join(words + (["--out", root] if root != "runs" else [])))
+        lone = arm.kind == TWIN and not any(twin_of(other, arms) is arm for other in arms)
+        if arm.kind != TWIN or lone:
+            seeds = ",".join(str(seed_of(run)) for run in arm.runs)
+            words = ["fedcodist", "run", f"{_file(arm)}.toml", *(["--twin"] if twin_of(arm, arms) else []), "--seeds", seeds]
+            lines.append(shlex.join(words + (["--out", root] if root != "runs" else [])))
         places[f"{root}/{arm.name}"] = None
-    return said + ([shlex.join(["fedcodist", "report", *places])] if places else [])
+    return lines + ([shlex.join(["fedcodist", "report", *places])] if places else [])
 
 
 def rows_csv(runs: Iterable[Any]) -> str:
@@ -285,8 +308,8 @@ def rows_csv(runs: Iterable[Any]) -> str:
     table = csv.writer(text, lineterminator="\n")
     table.writerow(FIELDS)
     for run in runs:
-        name, seed, kind = compare.name_of(run), compare.seed_of(run), compare.kind_of(run)
-        for row in compare.rows_of(run):
+        name, seed, kind = name_of(run), seed_of(run), kind_of(run)
+        for row in rows_of(run):
             for pool, of_pool in (row.get("held_out") or {}).items():
                 for domain, metrics in of_pool.items() if isinstance(of_pool, dict) else ():
                     for metric, value in metrics.items() if isinstance(metrics, dict) else ():
@@ -295,15 +318,15 @@ def rows_csv(runs: Iterable[Any]) -> str:
 
 
 def minus(text: str) -> str:
-    """With the typographer's minus before numbers."""
+    """The text with typographic minus signs before numbers."""
     return re.sub(r"(?<![\w.-])-(?=\d)", "−", str(text))
 
 
 def _gain(row: dict[str, Any]) -> dict[str, Any]:
     """A paired row, ready to be shown."""
-    tone = compare.outcome(row)
-    interval = "" if row["low"] is None else f"[{points(row['low'])}, {points(row['high'])}]"
-    return {"tone": tone, "text": points(row["difference"], sign=True), "interval": interval, "why": WHY[tone], "seeds": row["seeds"]}
+    tone = outcome(row)
+    shown = {"text": points(row["difference"], sign=True), "interval": interval(row["low"], row["high"])}
+    return {"tone": tone, **shown, "why": WHY[tone], "seeds": row["seeds"]}
 
 
 def profile(arms: Sequence[Arm], colours: dict[str, str]) -> list[dict[str, Any]]:
@@ -335,7 +358,7 @@ def _environment(run: Any) -> list[str]:
 
 
 def _file(arm: Arm) -> str:
-    """A file name for an arm's configuration."""
+    """A file name for an arm's config."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{arm.name}-{arm.kind}").strip("-.") or "config"
 
 
@@ -355,7 +378,3 @@ def _number(value: float | None, digits: int = 3) -> str:
 
 def _percent(value: float | None) -> str:
     return DASH if value is None else points(value)
-
-
-def _plural(n: int, what: str) -> str:
-    return f"{n} {what}{'' if n == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""Rows as a user wants them: a table for eyes, json, csv, md or latex for everything else."""
+"""Rows as text: a table for the terminal; JSON, CSV, Markdown or LaTeX for everything else."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """A run's journal as a TensorBoard event file, `<run>/tensorboard/events.out.tfevents.fedcodist`: while it trains, or afterwards.
 
 The file is a function of the run directory and of nothing else: every round of the journal once, under `held_out/accuracy/small` and the
-like (see `export.scalars`), then the test metrics; the config as text and as hyper-parameters. Wall time is the start of the run plus the
-seconds of training so far, so pauses do not show. A resumed run writes the file again in place, where the bytes that are right already
-stay the same: no round is lost or told twice (R5), and a TensorBoard that looks on need not be started again. tensorboardX brings the
-messages and the checksum; its own writer is not used, since it queues, and names files by the clock. Nothing else in the run directory is
-touched, and a failure to write here never stops a run.
+like (see `scalars.scalars`), then the test metrics; the config as text and as hyper-parameters. Wall time is the start of the run plus the
+seconds of training so far, so pauses do not show. A resumed run writes the file again in place, and bytes that are right already stay the
+same: no round is lost or written twice (R5), and an open TensorBoard need not be started again. tensorboardX provides the messages and the
+checksum; its own writer is not used, since it queues, and names files by the clock. Nothing else in the run directory is touched, and a
+failure to write here never stops a run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import json
 import os
 import stat
 import struct
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fedcodist import runs
 from fedcodist.config import toml
 from fedcodist.errors import ConfigError
-from fedcodist.reports import compare
-from fedcodist.reports.compare import number
-from fedcodist.reports.export import scalars
+from fedcodist.reports.arms import number, rounds_done, seed_of
+from fedcodist.reports.scalars import scalars
+from fedcodist.reports.tidy import lacks
 from fedcodist.runs import directory
-from fedcodist.settings import one_line
+from fedcodist.settings import leaves, one_line
 from fedcodist.storage import durable, sealed
 from fedcodist.storage.durable import Damaged, RunError, as_storage_error, printable
 from fedcodist.storage.journal import decode_lines
@@ -42,7 +42,7 @@ DIRECTORY, FILE = "tensorboard", "events.out.tfevents.fedcodist"
 
 
 def check() -> None:
-    """Fail in one line, before anything is trained, where event files cannot be written."""
+    """Fail with one line, before anything is trained, if event files cannot be written."""
     try:
         _messages("event")
     except (ImportError, TypeError):  # TypeError: a protobuf that does not read its messages
@@ -51,7 +51,7 @@ def check() -> None:
 
 
 def track(events: Generator[Event, None, None]) -> Generator[Event, None, None]:
-    """The same events; the run's event file is brought up to date before each. What goes wrong with it is a note, once."""
+    """The events of a run, unchanged; its event file is brought up to date before each. A failure to do so is a note, once."""
     check()
     mirror: Mirror | None = None
     failed = False
@@ -62,25 +62,36 @@ def track(events: Generator[Event, None, None]) -> Generator[Event, None, None]:
                     if not failed:
                         mirror = mirror or Mirror(event.path)
                         mirror.catch_up()
-                except Exception as error:  # whatever it is: all that is lost here can be made again from the journal
+                except Exception as error:  # of any kind: the file can be made again from the journal
                     failed = True
-                    said = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
-                    note = f"tensorboard: {said}; the run goes on without; later: fedcodist export --to tensorboard {event.path}"
+                    why = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
+                    note = f"tensorboard: {why}; the run goes on without; later: fedcodist export --to tensorboard {event.path}"
                     event = replace(event, notes=(*event.notes, one_line(note)))
                 yield event
     finally:
         if mirror is not None:
             with suppress(Exception), closing(mirror):
                 if not failed:
-                    mirror.catch_up()  # the last round of a run that was interrupted, which nobody was told
+                    mirror.catch_up()  # the last round of an interrupted run, for which there was no event
 
 
 def write(path: str | Path) -> Path:
-    """Write the event file of a run that is there already, finished or not; gives back its path."""
+    """Write the event file of a recorded run, finished or not; returns its path."""
     check()
     with closing(Mirror(Path(path))) as mirror:
         mirror.catch_up()
         return mirror.file
+
+
+def write_all(paths: Iterable[str | Path]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Write the event files of all runs at or under these paths; returns a row for each run, and a note on each that is not whole."""
+    check()
+    rows, notes = [], []
+    for path in runs.find_all(paths):
+        run = runs.read(path)
+        rows.append({"run": str(path), "rounds": rounds_done(run), "events": str(write(path).parent)})
+        notes.append(lacks(run))
+    return rows, list(filter(None, notes))
 
 
 class _At(NamedTuple):
@@ -117,7 +128,7 @@ class Mirror:
                 raise
 
     def catch_up(self) -> None:
-        """Write what the run directory has and the event file has not."""
+        """Write what is in the run directory and not yet in the event file."""
         at = self._at
         rows, journal = _lines_after(self.path / directory.JOURNAL, at.journal)
         times, timing = _lines_after(self.path / directory.TIMING, at.timing)
@@ -144,7 +155,7 @@ class Mirror:
         self._at = _At(size, journal, timing, last, seconds, at.over or result is not None)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._descriptor)
 
     def _result(self) -> dict[str, Any] | None:
@@ -153,12 +164,12 @@ class Mirror:
         try:
             result = sealed.unseal(self.path / directory.RESULT).get("result")
         except (Damaged, RunError):
-            return None  # whoever reads the run is told
+            return None  # runs.read notes the damage
         return result if isinstance(result, dict) else None
 
 
 def _lines_after(path: Path, start: int) -> tuple[list[dict[str, Any]], int]:
-    """The good rows of the whole lines after a place, and where these end. A file that is not there, or not ours, has none."""
+    """The intact rows of the whole lines after an offset, and the offset where these end. A file that is missing, or not ours, has none."""
     if not path.is_file() or path.is_symlink():
         return [], start
     with as_storage_error(path), open(path, "rb") as file:
@@ -184,8 +195,8 @@ def _head(run: runs.Recorded, start: float) -> Iterator[Any]:
     for name, table in (("config", run.config), ("environment", run.environment)):
         lines = toml.text(table).encode("utf-8", "replace").decode().splitlines()
         yield _event(start, 0, text(name, "\n".join(f"    {line}" for line in lines)))  # four spaces: code, in Markdown
-    settings = {name: value for name, value in _leaves(run.config) if name != "data"}
-    yield _event(start, 0, _session_start(settings | {"seed": compare.seed_of(run)}, start))
+    settings = {name: value for name, value in leaves(run.config) if name != "data" and value != {}}
+    yield _event(start, 0, _session_start(settings | {"seed": seed_of(run)}, start))
 
 
 def _event(wall_time: float, step: int, summary: Any) -> Any:
@@ -225,18 +236,9 @@ def _hparams(name: str, content: Any) -> Any:
 
 
 def _record(event: Any) -> bytes:
-    """A message as it stands in the file: length and message, each with its checksum."""
+    """A message as the file holds it: length and message, each with its checksum."""
     from tensorboardX.record_writer import masked_crc32c
 
     data = event.SerializeToString(deterministic=True)
     length = struct.pack("<Q", len(data))
     return length + struct.pack("<I", masked_crc32c(length)) + data + struct.pack("<I", masked_crc32c(data))
-
-
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """`method.alpha` and the like."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _leaves(inner, f"{path}.{key}" if path else str(key))
-    else:
-        yield path, value

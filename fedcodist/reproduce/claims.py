@@ -20,8 +20,10 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from fedcodist.errors import data_error
-from fedcodist.reports import compare
-from fedcodist.reports.compare import dig, points
+from fedcodist.reports import statistics
+from fedcodist.reports.arms import dig
+from fedcodist.reports.arms import label as label_of
+from fedcodist.reports.units import points
 from fedcodist.reproduce import paper
 
 HERE = " at this budget"
@@ -116,7 +118,7 @@ def combine(verdicts: Sequence[str]) -> str:
 
 def over(values: Sequence[float]) -> Difference | None:
     """The mean of some values with its interval; None if there are none."""
-    low, high = compare.t_interval(values) or (None, None)
+    low, high = statistics.t_interval(values) or (None, None)
     return Difference(fmean(values), low, high, len(values)) if values else None
 
 
@@ -214,7 +216,7 @@ def _claim_2(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -
             f"images/{method}/{column}/in-domain",
             "small",
             paper.gain(paper.IMAGES, method, "in-domain", "4700", "small"),
-            f"small, {compare.LABELS[method]}",
+            f"small, {label_of(method)}",
         )
         for method in ("periodic", "merged")
     ]
@@ -224,7 +226,7 @@ def _claim_3(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -
     """Both methods in the central column: the small model gains, and the large one gains less than the small one does in the paper."""
     column, parts = paper.central(columns), []
     for method in ("periodic", "merged"):
-        name, label = f"images/{method}/{column}/out-of-domain", compare.LABELS[method]
+        name, label = f"images/{method}/{column}/out-of-domain", label_of(method)
         helped = paper.gain(paper.IMAGES, method, "out-of-domain", "4700", "small")
         parts.append(_lift(cells, name, "small", helped, f"small, {label}"))
         gain = over(list(gains(cells, name, "large").values()))
@@ -283,7 +285,7 @@ def _claim_6(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -
     no gain that is above zero, there is nothing to keep."""
     column, parts = paper.central(columns), []
     for method in ("periodic", "merged"):
-        label, start = compare.LABELS[method], f"images/{method}/{column}/"
+        label, start = label_of(method), f"images/{method}/{column}/"
         sizes = sorted(
             (name for name in cells if name.startswith(start) and name[len(start) :].isdigit()), key=lambda n: int(n[len(start) :])
         )

@@ -11,9 +11,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from fedcodist.reports import compare, plots
-from fedcodist.reports.compare import dig
-from fedcodist.reports.plots import COLOURS, GRID, INK, MUTED, STYLES, TWIN_COLOUR
+from fedcodist.reports import drawing, statistics
+from fedcodist.reports.arms import dig
+from fedcodist.reports.arms import label as label_of
+from fedcodist.reports.drawing import COLOURS, GRID, INK, MUTED, STYLES, TWIN_COLOUR
 from fedcodist.reproduce import claims, paper
 
 if TYPE_CHECKING:
@@ -41,16 +42,15 @@ def _shown(table: str, cell: Mapping[str, Any]) -> bool:
 
 def draw(result: Mapping[str, Any], out: Path) -> list[Path]:
     """Save every figure of a result file into a directory, as PNG and SVG."""
-    matplotlib = plots.load_matplotlib()
-    out.mkdir(parents=True, exist_ok=True)
     made = []
-    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **plots.RC}):
+    with drawing.style():
+        out.mkdir(parents=True, exist_ok=True)
         for name in names(result):
             family = name.rpartition("-")[2]  # where a figure is of one
             figure = (
                 sizes(result) if result["table"] == "figure4" else {"table1": gains, "figure3": curves}[result["table"]](result, family)
             )
-            plots.save(figure, out / name)
+            drawing.save(figure, out / name)
             made.append(out / f"{name}.svg")
     return made
 
@@ -60,8 +60,8 @@ def curves(result: Mapping[str, Any], family: str) -> Figure:
     PeriodicCodist does: the change since the round before it, at once and some rounds later."""
     domains = result["families"][family]["domains"]
     cells = {cell["method"]: cell for cell in result["cells"] if cell["family"] == family and cell.get("curve")}
-    figure, axes = plots.grid(2 * len(domains) + 2, len(domains), height=2.4)
-    ends: list[tuple[Axes, list[plots.Label]]] = []
+    figure, axes = drawing.grid(2 * len(domains) + 2, len(domains), height=2.4)
+    ends: list[tuple[Axes, list[drawing.Label]]] = []
     for row, pool in enumerate(paper.POOLS):
         for column, (domain, ours) in enumerate(domains.items()):
             ax, labels = axes[row * len(domains) + column], []
@@ -77,22 +77,22 @@ def curves(result: Mapping[str, Any], family: str) -> Figure:
                 ax.plot(rounds, middle, color=colour, linestyle=style, linewidth=1.5)
                 labels.append((rounds[-1], middle[-1], SHORT[method], colour))
                 if isinstance(marks := cell["curve"]["codistilled"], list):
-                    plots.mark(ax, marks, colour, 0)
-            plots.whole_rounds(ax)
+                    drawing.mark(ax, marks, colour, 0)
+            drawing.whole_rounds(ax)
             ax.margins(x=0.01, y=0.08)
             ax.set_xlabel("round")
             if column == 0:
                 ax.set_ylabel("held-out accuracy, %")
             ends.append((ax, labels))
     ends += [_spikes(ax, cells.get("periodic", {}), pool, domains) for ax, pool in zip(axes[2 * len(domains) :], paper.POOLS, strict=True)]
-    plots.label_ends(figure, ends)
+    drawing.label_ends(figure, ends)
     return figure
 
 
-def _spikes(ax: Axes, cell: Mapping[str, Any], pool: str, domains: Mapping[str, str]) -> tuple[Axes, list[plots.Label]]:
+def _spikes(ax: Axes, cell: Mapping[str, Any], pool: str, domains: Mapping[str, str]) -> tuple[Axes, list[drawing.Label]]:
     ax.set_title(f"Periodic teaches · {pool} model")
     ax.axhline(0, color=TWIN_COLOUR, linewidth=1, linestyle=STYLES[1])
-    labels: list[plots.Label] = []
+    labels: list[drawing.Label] = []
     for domain, ours in domains.items():
         changes = dig(dict(cell), "spikes", pool, ours)
         if not changes or domain == "mixed":
@@ -119,13 +119,13 @@ def sizes(result: Mapping[str, Any]) -> Figure:
     dotted lines the FedAvg twin. A panel is of the seeds that all its sizes have: seeds differ more than sizes do."""
     cells = [cell for cell in result["cells"] if cell["seeds"]]
     twin = next((cell for cell in cells if cell["method"] == "fedavg"), None)
-    figure, axes = plots.grid(2, 2, height=3.2, sharey=True)
-    ends: list[tuple[Axes, list[plots.Label]]] = []
+    figure, axes = drawing.grid(2, 2, height=3.2, sharey=True)
+    ends: list[tuple[Axes, list[drawing.Label]]] = []
     for place, (ax, method) in enumerate(zip(axes, ("periodic", "merged"), strict=True)):
         mine = sorted(((public(cell, result), cell) for cell in cells if cell["method"] == method), key=lambda pair: pair[0])
-        ax.set_title(compare.LABELS[method])
+        ax.set_title(label_of(method))
         ax.set_xscale("log")
-        labels: list[plots.Label] = []
+        labels: list[drawing.Label] = []
         seeds = _shared([cell for _, cell in mine] + ([twin] if twin else []))
         for pool, (colour, style) in POOL.items():
             known = [(size, *of) for size, cell in mine if (of := _over(cell, pool, seeds))]
@@ -150,7 +150,7 @@ def sizes(result: Mapping[str, Any]) -> Figure:
         if place == 0:
             ax.set_ylabel("test accuracy, %")
         ends.append((ax, labels))
-    plots.label_ends(figure, ends)
+    drawing.label_ends(figure, ends)
     return figure
 
 
@@ -163,14 +163,14 @@ def _shared(cells: Sequence[Mapping[str, Any]]) -> set[int]:
 def _over(cell: Mapping[str, Any], pool: str, seeds: Collection[int]) -> tuple[float, float] | None:
     """The mean and the spread of a cell's test accuracy over some seeds, in percent."""
     known = [100 * value for seed, value in claims.values_of(cell, pool, "all").items() if seed in seeds]
-    return (fmean(known), compare.spread(known) or 0.0) if known else None
+    return (fmean(known), statistics.spread(known) or 0.0) if known else None
 
 
 def gains(result: Mapping[str, Any], family: str) -> Figure:
     """Table 1's gains over the FedAvg twin: a dot with its 95 % interval, a bare ring where there is one seed, a diamond for the paper."""
     mine = [cell for cell in result["cells"] if cell["family"] == family and any(_gain(cell, pool) for pool in paper.POOLS)]
     twins = {cell["id"]: cell for cell in result["cells"]}
-    figure, axes = plots.grid(2, 2, height=0.9 + 0.24 * len(mine), sharey=True)
+    figure, axes = drawing.grid(2, 2, height=0.9 + 0.24 * len(mine), sharey=True)
     for ax, pool in zip(axes, paper.POOLS, strict=True):
         ax.set_title(f"{pool} model")
         ax.axvline(0, color=TWIN_COLOUR, linewidth=1.2, linestyle=STYLES[1])

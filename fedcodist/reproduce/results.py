@@ -18,8 +18,8 @@ import fedcodist
 from fedcodist import runs
 from fedcodist.config import plain
 from fedcodist.errors import data_error
-from fedcodist.reports import compare
-from fedcodist.reports.compare import dig, number
+from fedcodist.reports import curves, statistics
+from fedcodist.reports.arms import COSTS, by_seed, cost_of, dig, domains_of, number, pools_of, rounds_done, seed_of
 from fedcodist.reproduce import paper, studies
 from fedcodist.reproduce.budgets import BUDGETS
 from fedcodist.reproduce.cells import Cell
@@ -78,13 +78,13 @@ def collect(table: str, budget: str, cells: Sequence[Cell], root: Path, failed: 
 def _finished(cell: Cell, root: Path) -> list[Any]:
     """All finished runs of a cell, by seed, also of seeds that an earlier command asked for."""
     recorded = [runs.read(path) for path in runs.find(run_directory(cell, 0, root).parent, depth=1)]
-    done = compare.by_seed(recorded)
+    done = by_seed(recorded)
     return [done[seed] for seed in sorted(seed for seed in done if isinstance(seed, int))]
 
 
 def _diverged(cell: Cell, finished: Sequence[Any], failed: Mapping[str, str]) -> dict[str, str]:
     """{seed: why} of the cell's runs that could not be finished, also of seeds that an earlier command asked for."""
-    done, beginning = {str(compare.seed_of(run)) for run in finished}, run_key(cell, 0).removesuffix("0")
+    done, beginning = {str(seed_of(run)) for run in finished}, run_key(cell, 0).removesuffix("0")
     lost = {key.removeprefix(beginning): why for key, why in failed.items() if key.startswith(beginning)}
     return {seed: why for seed, why in sorted(lost.items()) if seed not in done}
 
@@ -99,16 +99,16 @@ def _check_data(cells: Sequence[Cell], found: Mapping[str, Sequence[Any]]) -> No
 
 
 def _cell(table: str, cell: Cell, mine: Sequence[Any], twin: Sequence[Any]) -> Result:
-    pools = compare.pools(mine)
+    pools = pools_of(mine)
     accuracy: dict[str, Any] = {}
     for pool in pools:
         accuracy[pool] = {}
-        for domain in compare.domains(mine):
+        for domain in domains_of(mine):
             values = _by_split(mine, pool, domain)
             if not values["test"]:
                 continue
             told: Result = {**values, **_summary(values["test"])}
-            looser = {name: compare.mean(number(dig(run.result, "test", pool, domain, name)) for run in mine) for name in LOOSER}
+            looser = {name: statistics.mean(number(dig(run.result, "test", pool, domain, name)) for run in mine) for name in LOOSER}
             if None not in looser.values():
                 told["looser"] = {name: _round(value) for name, value in looser.items()}
             if cell.twin:
@@ -116,7 +116,7 @@ def _cell(table: str, cell: Cell, mine: Sequence[Any], twin: Sequence[Any]) -> R
                 if gains := list(told["over_twin"].values()):
                     told["gain"] = _gain(gains)
             accuracy[pool][domain] = told
-    state = "none" if not mine else "done" if {*cell.seeds} <= {compare.seed_of(run) for run in mine} else "partly"
+    state = "none" if not mine else "done" if {*cell.seeds} <= {seed_of(run) for run in mine} else "partly"
     found: Result = {
         "id": cell.id,
         "family": cell.family,
@@ -129,7 +129,7 @@ def _cell(table: str, cell: Cell, mine: Sequence[Any], twin: Sequence[Any]) -> R
         "state": state,
         "tuned": cell.tuned,
         "wanted": list(cell.seeds),
-        "seeds": [compare.seed_of(run) for run in mine],
+        "seeds": [seed_of(run) for run in mine],
         "rounds": cell.config.rounds,
         "run": f"{cell.name}/{cell.method}",
         "data": next((str(run.config.get("data")) for run in mine), ""),
@@ -138,16 +138,14 @@ def _cell(table: str, cell: Cell, mine: Sequence[Any], twin: Sequence[Any]) -> R
         "uncommitted": sum(not run.commits for run in mine),
         "paper": {pool: {domain: _share(value) for domain, value in of.items()} for pool, of in cell.paper.items()},
         "accuracy": accuracy,
-        "cost": {
-            what: round(value) for what in compare.COSTS if (value := compare.mean(compare.cost_of(run, what) for run in mine)) is not None
-        },
+        "cost": {what: round(value) for what in COSTS if (value := statistics.mean(cost_of(run, what) for run in mine)) is not None},
         "settings": _settings(cell.config),
     }
     if ensemble := _ensemble(mine):
         found["ensemble"] = ensemble
     if table == "studies":
         found["studies"] = dict(cell.studies)
-        found["distilled"] = len({t for pool in pools for t in compare.codistilled(mine, pool)})  # rounds
+        found["distilled"] = len({t for pool in pools for t in curves.codistilled(mine, pool)})  # rounds
     if table == "figure3" and mine:
         found["curve"] = _curve(mine, pools)
         if spikes := _spikes(mine, twin, pools):
@@ -157,15 +155,14 @@ def _cell(table: str, cell: Cell, mine: Sequence[Any], twin: Sequence[Any]) -> R
 
 def _gain(gains: Sequence[float]) -> dict[str, Any]:
     """Their mean with its interval, from the very numbers that verdicts are given by."""
-    low, high = compare.t_interval(gains) or (None, None)
+    low, high = statistics.t_interval(gains) or (None, None)
     return {"difference": _round(fmean(gains)), "low": _round(low), "high": _round(high), "seeds": len(gains)}
 
 
 def _over_twin(twin: Sequence[Any], mine: Sequence[Any], pool: str, domain: str) -> dict[str, float]:
     """{seed: gain over the twin}; empty if none is finished. Stored, because files of several machines may be joined."""
     values = [
-        {seed: number(dig(run.result, "test", pool, domain, "accuracy")) for seed, run in of.items()}
-        for of in map(compare.by_seed, (twin, mine))
+        {seed: number(dig(run.result, "test", pool, domain, "accuracy")) for seed, run in of.items()} for of in map(by_seed, (twin, mine))
     ]
     theirs, ours = ({seed: value for seed, value in of.items() if value is not None} for of in values)
     return {str(seed): round(value - theirs[seed], DIGITS) + 0.0 for seed, value in sorted(ours.items()) if seed in theirs}
@@ -203,7 +200,7 @@ def _known(values: Iterable[float | None]) -> list[float | None]:
 
 def _summary(values: Sequence[float | None]) -> dict[str, float | None]:
     known = [value for value in values if value is not None]
-    return {"mean": _round(fmean(known)), "spread": _round(compare.spread(known))}
+    return {"mean": _round(fmean(known)), "spread": _round(statistics.spread(known))}
 
 
 def _ensemble(mine: Sequence[Any]) -> dict[str, Any]:
@@ -218,13 +215,13 @@ def _ensemble(mine: Sequence[Any]) -> dict[str, Any]:
 
 def _curve(mine: Sequence[Any], pools: Sequence[str]) -> dict[str, Any]:
     """Held-out accuracy by round: {pool: {domain: [[round, mean, lowest, highest], ...]}}, and the rounds of codistillation."""
-    lines: dict[str, Any] = {"codistilled": sorted({t for pool in pools for t in compare.codistilled(mine, pool)})}
-    if len(lines["codistilled"]) > 0.5 * compare.rounds_done(mine[0]):
+    lines: dict[str, Any] = {"codistilled": sorted({t for pool in pools for t in curves.codistilled(mine, pool)})}
+    if len(lines["codistilled"]) > 0.5 * rounds_done(mine[0]):
         lines["codistilled"] = "every round"
     for pool in pools:
         lines[pool] = {}
-        for domain in compare.domains(mine):
-            line = compare.series(mine, _accuracy(pool, domain))
+        for domain in domains_of(mine):
+            line = curves.series(mine, _accuracy(pool, domain))
             lines[pool][domain] = [[t, *(_round(value) for value in values)] for t, *values in line]
     return lines
 
@@ -236,12 +233,12 @@ def _spikes(mine: Sequence[Any], twin: Sequence[Any], pools: Sequence[str]) -> d
     period = dig(mine[0].config, "method", "period")
     if not isinstance(period, int) or not after:
         return {}
-    offsets, twins = [0, *after], compare.by_seed(twin)
-    pairs = [(run, twins[seed]) for run in mine if (seed := compare.seed_of(run)) in twins]
+    offsets, twins = [0, *after], by_seed(twin)
+    pairs = [(run, twins[seed]) for run in mine if (seed := seed_of(run)) in twins]
     found: dict[str, Any] = {}
     for pool in pools:
         found[pool] = {}
-        for domain in compare.domains(mine):
+        for domain in domains_of(mine):
             seen = [_changes(run, other, pool, domain, offsets) for run, other in pairs]
             if seen and all(seen):
                 found[pool][domain] = {str(k): [_round(of_run[k]) for of_run in seen] for k in offsets}
@@ -251,10 +248,10 @@ def _spikes(mine: Sequence[Any], twin: Sequence[Any], pools: Sequence[str]) -> d
 def _changes(run: Any, twin: Any, pool: str, domain: str, offsets: Sequence[int]) -> dict[int, float]:
     """{rounds after a codistillation: mean change of held-out accuracy since the round before it, less the twin's} of one run; empty if
     none is whole. The twin is evaluated more seldom: between its evaluations its line is straight."""
-    line, base = ({t: value for t, value, *_ in compare.series([one], _accuracy(pool, domain))} for one in (run, twin))
+    line, base = ({t: value for t, value, *_ in curves.series([one], _accuracy(pool, domain))} for one in (run, twin))
     if not base:
         return {}
-    whole = [t for t in compare.codistilled([run], pool) if t - 1 in line and all(t + k in line for k in offsets)]
+    whole = [t for t in curves.codistilled([run], pool) if t - 1 in line and all(t + k in line for k in offsets)]
     beyond = {t: line[t] - float(np.interp(t, list(base), list(base.values()))) for t in line}
     return {k: fmean(beyond[t + k] - beyond[t - 1] for t in whole) for k in offsets} if whole else {}
 

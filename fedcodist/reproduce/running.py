@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 
 from fedcodist import config, runs
 from fedcodist.config import Config
-from fedcodist.reports import compare
-from fedcodist.reports.progress import Screen, follow
+from fedcodist.reports import units
+from fedcodist.reports.arms import is_finished, number, rounds_done
+from fedcodist.reports.progress import Screen
 from fedcodist.reproduce import stores
 from fedcodist.reproduce.cells import Cell
 from fedcodist.runs import plan, session
@@ -93,7 +94,7 @@ def state(job: Job) -> State:
         recorded = runs.read(job.path)
     except runs.NotARun:
         return State(0, job.config.rounds, False)
-    return State(compare.rounds_done(recorded), job.config.rounds, compare.finished(recorded))
+    return State(rounds_done(recorded), job.config.rounds, is_finished(recorded))
 
 
 class Pace:
@@ -110,7 +111,7 @@ class Pace:
                 timing = runs.read(job.path).timing[1:]  # the first round compiles
             except runs.NotARun:
                 continue
-            seconds = [s for row in timing if (s := compare.number(row.get("seconds"))) is not None]
+            seconds = [s for row in timing if (s := number(row.get("seconds"))) is not None]
             if seconds:
                 self.see(job, fmean(seconds))
 
@@ -124,7 +125,9 @@ class Pace:
         if not self._longer and not self._expected:
             return "time left unknown until a run is over"
         total = sum(self._ratio(job) * self._expected.get(job.config.name, 1.0) * (now.rounds - now.at) for job, now in waiting)
-        return f"about {plan.duration(total)} left" if self._longer else f"perhaps {plan.between(total)}, by a guess until a run is over"
+        if self._longer:
+            return f"about {units.duration(total)} left"
+        return f"perhaps {units.between(total, plan.OFF)}, by a guess until a run is over"
 
     def _ratio(self, job: Job) -> float:
         family, method = job.cell.family, job.cell.method
@@ -199,7 +202,7 @@ def run(wanted: Sequence[Job], root: Path, quiet: bool = False, between: Callabl
             display.say(f"run {turn + 1} of {len(waiting)}: {job.title} ({pace.left(rest)})")
             start = time.monotonic()
             try:
-                follow(session.perform(job.config, tasks[job.task], job.seed, job.path.parents[2]), display)
+                display.follow(session.perform(job.config, tasks[job.task], job.seed, job.path.parents[2]))
             except session.DivergedRun as error:
                 wrong[job.title] = str(error).replace(f" ({job.path})", "")
                 note(root, job.key, wrong[job.title])

@@ -9,9 +9,9 @@ import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from fedcodist.reports import compare, tables
-from fedcodist.reports.compare import dig
-from fedcodist.reports.plots import si
+from fedcodist.reports import tables
+from fedcodist.reports.arms import dig, label
+from fedcodist.reports.units import si
 from fedcodist.reproduce import claims, figures, paper
 from fedcodist.reproduce.cells import SELF_TEMPERATURE
 
@@ -67,10 +67,10 @@ def table_1(r: Result, family: str, column: str, short: bool = False) -> str:
     if none := not_run(r, mine, f"{family}/*/{column}*"):
         return none
     if short:
-        mine = [cell for cell in mine if cell["row"] in compare.LABELS and cell["seeds"]]
+        mine = [cell for cell in mine if cell["row"] in paper.METHODS and cell["seeds"]]
     rows, idle = [], []
     for cell in mine:
-        if cell["state"] == "none" and cell["row"] not in compare.LABELS:
+        if cell["state"] == "none" and cell["row"] not in paper.METHODS:
             idle.append(row_name(cell["row"]))
             continue
         rows.append(
@@ -222,7 +222,7 @@ def settings(r: Result, family: str) -> str:
     rows = []
     for cell in r["cells"]:
         used = cell["settings"]
-        paper_row = cell["row"] in compare.LABELS and cell["public"] != "out-of-domain"
+        paper_row = cell["row"] in paper.METHODS and cell["public"] != "out-of-domain"
         if not used or not cell["seeds"] or cell["family"] != family or not paper_row or not _central(r, cell):
             continue
         pools = [used[pool] for pool in used if pool != "method"]
@@ -298,10 +298,10 @@ def row_name(row: str) -> str:
     'MergedCodist, the large model teaches the small one only'
     """
     method, _, way = row.partition("-")
-    return compare.LABELS.get(method, method) + (f", {WAYS.get(way, way)}" if way else "")
+    return label(method) + (f", {WAYS.get(way, way)}" if way else "")
 
 
-def for_eyes(r: Result, chosen: Collection[str]) -> list[dict[str, Any]]:
+def display(r: Result, chosen: Collection[str]) -> list[dict[str, Any]]:
     """Rows for a terminal: what each of the chosen cells reached, pool by pool and domain by domain."""
     rows = []
     for cell in (cell for cell in r["cells"] if cell["id"] in chosen):

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from fedcodist.errors import data_error
-from fedcodist.reports import compare, tables
-from fedcodist.reports.compare import dig
+from fedcodist.reports import tables
+from fedcodist.reports.arms import dig
 from fedcodist.reproduce import claims, figures, paper, sections, studies
 from fedcodist.reproduce.budgets import BUDGETS
 from fedcodist.reproduce.sections import DASH, LINE
@@ -132,7 +132,7 @@ def _cost(r: Result, mine: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _pools(r: Result, mine: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """A row for each model, pools and method, the models together: what a third pool does is seen beside two."""
-    found, methods = [], list(compare.LABELS)
+    found, methods = [], list(paper.METHODS)
     for pool, width in WIDTHS.items():
         for cell in sorted(mine, key=lambda cell: (cell["row"].endswith("-three"), methods.index(cell["method"]))):
             three = cell["row"].endswith("-three")
@@ -161,7 +161,7 @@ def _own_alpha(r: Result, mine: Sequence[Mapping[str, Any]]) -> list[dict[str, A
 
 def _rates(r: Result, mine: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """A row says the large model's rates."""
-    found, methods = [], list(compare.LABELS)
+    found, methods = [], list(paper.METHODS)
     for cell in sorted(mine, key=lambda cell: ("-" in cell["row"], methods.index(cell["method"]))):
         rates = [dig(dict(cell), "settings", "large", f"{part}_lr") for part in ("client", "server")]
         told = " / ".join(DASH if rate is None else f"{rate:.3g}" for rate in rates)

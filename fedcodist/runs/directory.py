@@ -12,14 +12,14 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedcodist.runs import checkpoint
 from fedcodist.runs.environment import checkout, differences, fingerprint
-from fedcodist.settings import show
+from fedcodist.settings import leaves, show
 from fedcodist.storage import durable, sealed
 from fedcodist.storage import lock as lock_file
 from fedcodist.storage.durable import BadName, CheckpointError, Damaged, RunError, StorageError, as_storage_error, printable
@@ -345,7 +345,7 @@ class Run:
 
 def _changes(old: Any, new: Any, harmless: AbstractSet[str]) -> list[str]:
     """`alpha: 0.5 -> 0.7` for each leaf that differs and matters."""
-    before, after = dict(_leaves(old)), dict(_leaves(new))
+    before, after = dict(leaves(old)), dict(leaves(new))
     found = []
     for path in sorted(set(before) | set(after)):
         if any(path == key or path.startswith(f"{key}.") for key in harmless):
@@ -354,14 +354,6 @@ def _changes(old: Any, new: Any, harmless: AbstractSet[str]) -> list[str]:
         if texts[0] != texts[1]:
             found.append(f"{path}: {' -> '.join(text if len(text) <= 60 else text[:57] + '...' for text in texts)}")
     return found
-
-
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict) and (value or not path):
-        for key, inner in value.items():
-            yield from _leaves(inner, f"{path}.{key}" if path else key)
-    else:
-        yield path, value
 
 
 def _stored_config(path: Path) -> dict[str, Any] | None:

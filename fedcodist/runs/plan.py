@@ -9,7 +9,6 @@ import numpy as np
 
 from fedcodist import native
 from fedcodist.clients import sizes
-from fedcodist.config import Config
 from fedcodist.engines.threads import cores
 from fedcodist.runs import cost
 from fedcodist.train import Experiment
@@ -54,27 +53,6 @@ def plan(experiment: Experiment) -> dict[str, Any]:
     return {"pools": pools, "total": total, "notes": list(fed.task.notes)}
 
 
-def words(config: Config, planned: dict[str, Any]) -> str:
-    """The plan for eyes."""
-    from fedcodist import settings
-    from fedcodist.reports import tables
-
-    total = planned["total"]
-    rows = [{**row, "bytes_per_client_and_round": size(row["bytes_per_client_and_round"])} for row in planned["pools"]]
-    lines = [
-        f"{config.name}: {settings.plain(config.method)['kind']} on {settings.plain(config.task)['kind']}, {config.rounds} rounds",
-        *(f"data: {note}" for note in planned["notes"]),
-        f"public {total['public_examples']:,} examples, held out {total['held_out_examples']:,}, test {total['test_examples']:,}",
-        "",
-        tables.render(rows),
-        "",
-        f"over the run: {size(total['client_bytes'])} to and from clients, {total['server_steps']:,} distillation steps on the server,",
-        f"{total['flops'] / 1e9:,.0f} GFLOP in all: {between(total['seconds'])} a seed on this machine, and seconds to compile",
-        f"native kernels for convolutions: {native.describe()}",
-    ]
-    return "\n".join(lines)
-
-
 def speed() -> float:
     """Floating-point operations a second of small matrix products on this machine, the fastest of a few, times its cores. Small, because
     large ones are spread over threads, which wait for each other while anybody else uses a core."""
@@ -87,35 +65,3 @@ def speed() -> float:
         _ = np.matmul(a, a)
         times.append(time.perf_counter() - start)
     return 2 * many * side**3 / min(times) * cores()
-
-
-def between(seconds: float) -> str:
-    """A guess with its width.
-
-    >>> between(10), between(0.2)
-    ('6 s to 17 s', 'a second')
-    """
-    low, high = duration(seconds / OFF), duration(OFF * seconds)
-    return "a second" if OFF * seconds < 1 else f"{low} to {high}"
-
-
-def size(count: float) -> str:
-    """Bytes for eyes.
-
-    >>> size(1_640_000)
-    '1.64 MB'
-    """
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
-
-
-def duration(seconds: float) -> str:
-    """Seconds for eyes.
-
-    >>> duration(42.2), duration(4000), duration(100_000)
-    ('42 s', '67 min', '28 h')
-    """
-    return f"{max(seconds, 1):.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

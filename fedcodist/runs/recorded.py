@@ -6,15 +6,12 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fedcodist.runs.directory import CONFIG, ENVIRONMENT, JOURNAL, LOCK, RESULT, TIMING
 from fedcodist.storage import durable, sealed
 from fedcodist.storage.durable import CheckpointError, Damaged, RunError, as_storage_error, printable
 from fedcodist.storage.journal import decode_lines
-
-if TYPE_CHECKING:
-    pass
-from fedcodist.runs.directory import CONFIG, ENVIRONMENT, JOURNAL, LOCK, RESULT, TIMING
 
 
 class NotARun(RunError):
@@ -76,6 +73,16 @@ def find(path: str | Path, depth: int = 6) -> list[Path]:
     """All run directories at or under a path, sorted; those of `reproduce` are five levels below `runs`. Links are not followed, and runs
     are not searched for runs."""
     return sorted(_find([Path(path)], depth))
+
+
+def find_all(paths: Iterable[str | Path]) -> list[Path]:
+    """All run directories at or under these paths, each once, in the order of the paths. A path that holds none is a failure that names
+    runs nearby."""
+    found: dict[str, Path] = {}
+    for path in map(Path, paths):
+        for run in find(path) or [read(path).path]:
+            found.setdefault(os.path.realpath(run), run)
+    return list(found.values())
 
 
 def _is_run(path: Path) -> bool:

@@ -6,7 +6,6 @@ rounds but never inside a save; the last completed round is then committed, so n
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import threading
@@ -27,6 +26,7 @@ from fedcodist.evaluate import ensemble, evaluate
 from fedcodist.profile import timed, watch, whole
 from fedcodist.rule import Diverged
 from fedcodist.runs import cost
+from fedcodist.runs.evaluation import is_due
 from fedcodist.task import Task
 from fedcodist.train import Experiment, train
 
@@ -136,7 +136,7 @@ def perform(
         committed = done
         try:
             for step, seconds in _timed(train(experiment, jax.tree.map(jax.numpy.asarray, state), after=done)):
-                due = _due(config, step.t) or (any("codistilled" in i for i in step.info.values()) and hasattr(method, "period"))
+                due = is_due(config, step.t) or (any("codistilled" in i for i in step.info.values()) and method.leaps)
                 with timed("evaluate"):
                     held_out = step.evaluate("held_out") if due else None
                 row = {"round": step.t, "pools": step.info} | ({"held_out": held_out} if held_out else {})
@@ -200,20 +200,6 @@ def _result(experiment: Experiment, run: Any, state: Any, digest: str) -> dict[s
         "cost": cost.of_rounds(fed, method, (row["pools"] for row in rounds)),
         "notes": list(fed.task.notes),
     }
-
-
-def _due(config: Config, t: int) -> bool:
-    every = config.evaluate_every or max(1, math.ceil(config.rounds / 20))
-    return t % every == 0 or t == config.rounds or _around(config, t)
-
-
-def _around(config: Config, t: int) -> bool:
-    """Whether round t is the one before a periodic codistillation, or one of `evaluate_after` rounds later: a jump that soon fades is
-    otherwise seen or not, as the rounds happen to fall."""
-    period = getattr(config.method, "period", None)
-    if not config.evaluate_after or period is None:
-        return False
-    return (t + 1) % period == 0 or any(t - k >= period and (t - k) % period == 0 for k in config.evaluate_after)
 
 
 def _timed(steps: Iterator[Any]) -> Iterator[tuple[Any, float]]:

@@ -1,1 +1,1 @@
-"""Search on held-out data: a space, a study of trials, and the winner on fresh seeds."""
+"""Search on held-out data: a space, a study of trials, and its winner on fresh seeds."""

@@ -2,8 +2,7 @@
 
 `preset` derives the paper's own ranges from a config, for any number of pools: one client learning rate for all of them, one server rate
 a pool, and for the codistillation methods each pool's rates as a student, temperature, self-weight, and alpha. `read` takes a TOML file of
-the user's. `put` and `get` reach one dotted key of a frozen config, as strictly as the reading of a file. Deliberately absent:
-conditional spaces, and keys that would change the problem instead of its solution (task, rounds, seeds).
+the user's. Deliberately absent: conditional spaces, and keys that would change the problem instead of its solution (task, rounds, seeds).
 """
 
 from __future__ import annotations
@@ -12,17 +11,17 @@ import dataclasses
 import fnmatch
 import math
 import re
-import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedcodist import settings
-from fedcodist.config import Config, relations, toml
+from fedcodist.config import Config, toml
 from fedcodist.errors import ConfigError
-from fedcodist.settings import Problem, SettingError, nearest, show
+from fedcodist.settings import Problem, nearest, show
 from fedcodist.storage.sealed import canonical
+from fedcodist.tuning import dotted
 
 PRESETS = ("rates", "distillation", "all")
 FIELDS = ("keys", "low", "high", "log", "choices")
@@ -30,7 +29,6 @@ RATE = (1e-4, 0.1)
 DECAY = (1e-3, 1.0)  # the paper's (0, 1), which a logarithm needs to end somewhere
 TEMPERATURE = (0.1, 10.0)
 SELF_WEIGHT = (1e-3, 0.5)
-ALPHA = (0.05, 0.95)
 
 
 @dataclass(frozen=True)
@@ -73,6 +71,18 @@ def preset(config: Config, which: str = "all") -> Space:
     return {"rates": rates, "distillation": distillation, "all": rates | distillation}[which]
 
 
+def choose(which: str, config: Config, patterns: Sequence[str] = ()) -> Space:
+    """A preset by its name, or the space in a TOML file; of it only the parameters that match."""
+    if which in PRESETS:
+        found = preset(config, which)
+    elif Path(which).suffix == ".toml" or Path(which).exists():
+        found = read(which, config)
+    else:
+        allowed = f"{' | '.join(PRESETS)}, or a TOML file"
+        raise ConfigError(str(Problem("--space", show(which), allowed, nearest(which, PRESETS))))
+    return only(found, patterns)
+
+
 def _rates(config: Config) -> Space:
     work = [f"pools.{name}.work.lr" for name, pool in config.pools.items() if hasattr(pool.work, "lr")]
     server = [f"pools.{name}.server.lr" for name, pool in config.pools.items() if hasattr(pool.server, "lr")]
@@ -81,27 +91,18 @@ def _rates(config: Config) -> Space:
 
 
 def _distillation(config: Config) -> Space:
-    if not hasattr(config.method, "distill"):
+    if config.method.distill is None:
         return {}
     found: dict[str, tuple[float, float]] = {}
     table = config.topology if isinstance(config.topology, dict) else None
     for name in config.pools:
         if table is None or table.get(name):  # else it has no teacher, and learns nothing
             found |= {f"pools.{name}.learns.lr": RATE, f"pools.{name}.learns.decay": DECAY}
-            found |= {f"pools.{name}.learns.self_weight": SELF_WEIGHT}
-        if table is None or any(name in teachers for teachers in table.values()):
+            found |= {} if config.method.asks else {f"pools.{name}.learns.self_weight": SELF_WEIGHT}
+        if not config.method.asks and (table is None or any(name in teachers for teachers in table.values())):
             found |= {f"pools.{name}.teaches.temperature": TEMPERATURE}
-    alphas = _alphas(settings.plain(getattr(config.method, "alpha", {})), "method.alpha")
-    return {key: Range((key,), *ends, log=True) for key, ends in found.items()} | {key: Range((key,), *ALPHA) for key in alphas}
-
-
-def _alphas(alpha: Mapping[str, Any], path: str) -> list[str]:
-    """The numbers of alpha: itself, or those of its schedule, or each pool's. A 1 in a schedule stays: there it is plain FedAvg."""
-    if "kind" not in alpha:
-        return [key for name, inner in alpha.items() for key in _alphas(inner, f"{path}.{name}")]
-    if alpha["kind"] == "constant":
-        return [path]
-    return [f"{path}.{name}" for name in ("value", "start", "end") if alpha.get(name, 1) != 1]
+    own = {key: Range((key,), *ends) for key, ends in config.method.searched().items()}
+    return {key: Range((key,), *ends, log=True) for key, ends in found.items()} | own
 
 
 def read(path: str | Path, config: Config) -> Space:
@@ -179,8 +180,8 @@ def _range(name: str, table: Mapping[str, Any], config: Config, problems: list[P
             problems.append(Problem(name, show(key), allowed))
             continue
         for value in values:
-            changed = _put(config, key, value, problems, name)
-            whole |= changed is not None and type(get(changed, key)) is int
+            changed = dotted.change(config, key, value, problems, name)
+            whole |= changed is not None and type(dotted.get(changed, key)) is int
     if len(problems) > before:
         return None
     if choices is not None:
@@ -253,10 +254,11 @@ def is_federated(key: str) -> bool:
 
 
 def own(config: Config, space: Space) -> tuple[dict[str, Any], list[str]]:
-    """The config's own values as the space can say them, and a note for each that it cannot: outside its range, or not one for all keys."""
+    """The config's own values, each as the nearest value in the space, and a note for each that is not in the space itself: it is outside
+    its range, or not the same for all keys."""
     values, notes = {}, []
     for name, range in space.items():
-        found = [get(config, key) for key in range.keys]
+        found = [dotted.get(config, key) for key in range.keys]
         value = found[0]
         if range.choices:
             fits = canonical(value) in map(canonical, range.choices)
@@ -266,8 +268,8 @@ def own(config: Config, space: Space) -> tuple[dict[str, Any], list[str]]:
             values[name] = min(max(value, range.low), range.high) if numeric else range.low
             fits = numeric and values[name] == value
         if not fits or any(other != value for other in found):
-            said = ", ".join(dict.fromkeys(f"{v:g}" if isinstance(v, float) else show(v) for v in found))
-            notes.append(f"{name}: the config has {said}, which the space ({range}) cannot say; trial 0 is the config as it is")
+            has = ", ".join(dict.fromkeys(f"{v:g}" if isinstance(v, float) else show(v) for v in found))
+            notes.append(f"{name}: the config has {has}, which the space ({range}) cannot say; trial 0 is the config as it is")
     return values, notes
 
 
@@ -275,92 +277,10 @@ def apply(config: Config, space: Space, values: Mapping[str, Any]) -> Config:
     """The config with these values of the parameters."""
     for name, value in values.items():
         for key in space[name].keys:
-            config = put(config, key, value)
+            config = dotted.put(config, key, value)
     return config
-
-
-def put(config: Config, key: str, value: Any) -> Config:
-    """The config with one dotted key set, checked like a file.
-
-    >>> from fedcodist import config
-    >>> put(config.read("quick/toy"), "pools.small.work.lr", 0.5).pools["small"].work.lr
-    0.5
-    """
-    problems: list[Problem] = []
-    changed = _put(config, key, value, problems)
-    if problems:
-        raise ConfigError("\n".join(map(str, problems)))
-    return changed
-
-
-def get(config: Config, key: str) -> Any:
-    """The plain value of a dotted key; a constant schedule is its number.
-
-    >>> from fedcodist import config
-    >>> get(config.read("quick/toy"), "method.alpha")
-    0.7
-    """
-    value: Any = settings.plain(config)
-    while key:
-        name, key = _first(key, value if isinstance(value, dict) else ())
-        value = value[name] if isinstance(value, dict) and name in value else None
-    return value["value"] if isinstance(value, dict) and value.get("kind") == "constant" else value
 
 
 def plain(space: Space) -> dict[str, Any]:
     """The space as a plain table."""
     return {name: dataclasses.asdict(range) for name, range in space.items()}
-
-
-def _put(config: Config, key: str, value: Any, problems: list[Problem], where: str = "") -> Any:
-    found: list[Problem] = []
-    changed = _changed(config, key, "", value, found)
-    if not found:
-        found += relations(changed)
-    problems += [p._replace(path=where, got=f"{p.got} for {p.path}" if p.path != where else p.got) if where else p for p in found]
-    return None if found else changed
-
-
-def _changed(part: Any, rest: str, path: str, value: Any, problems: list[Problem]) -> Any:
-    """The part with the rest of a dotted key set: dataclasses and tables of them are walked, the last field is read as in a file."""
-    fields: Any = {f.name: f for f in dataclasses.fields(part)} if not isinstance(part, dict) else None
-    known: Any = part if fields is None else fields
-    name, rest = _first(rest, known)
-    path = f"{path}.{name}" if path else name
-    if name not in known:
-        problems.append(Problem(path, "an unknown key", ", ".join(known), nearest(name, known)))
-        return None
-    if fields is None:
-        if not rest:
-            problems.append(Problem(path, "a whole pool", "a key of it"))
-        return {**part, name: _changed(part[name], rest, path, value, problems)} if rest else None
-    field, current = fields[name], getattr(part, name)
-    nested = dataclasses.is_dataclass(current) or name == "pools"
-    if rest and nested and not field.metadata.get("reader"):
-        inner = _changed(current, rest, path, value, problems)
-    else:
-        table = _with(settings.plain(current), rest, path, value, problems) if rest else value
-        inner = settings.read(typing.get_type_hints(type(part))[name], table, path, problems, field) if not problems else None
-    if problems:
-        return None
-    try:
-        return dataclasses.replace(part, **{name: inner})  # type: ignore[type-var]
-    except SettingError as error:  # a relation between fields that the class itself checks
-        problems += [p._replace(path=path) for p in error.problems]
-        return None
-
-
-def _with(table: Any, rest: str, path: str, value: Any, problems: list[Problem]) -> Any:
-    known = table if isinstance(table, dict) else {}
-    name, rest = _first(rest, known)
-    if name not in known:
-        problems.append(Problem(f"{path}.{name}", "an unknown key", ", ".join(known) or "no keys below it", nearest(name, known)))
-        return None
-    return {**table, name: _with(table[name], rest, f"{path}.{name}", value, problems) if rest else value}
-
-
-def _first(key: str, names: Iterable[str]) -> tuple[str, str]:
-    """The first name of a dotted key, and the rest. Names of pools may have dots, so the longest that fits is taken."""
-    fits = [name for name in names if key == name or key.startswith(f"{name}.")]
-    name = max(fits, key=len) if fits else key.partition(".")[0]
-    return name, key[len(name) + 1 :]

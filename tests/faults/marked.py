@@ -32,15 +32,16 @@ def main(fd: int, argv: list[str]) -> int:
     import jax
 
     from fedcodist import federation, runs
+    from fedcodist.cli import arguments
     from fedcodist.cli import main as main_cli
 
-    prepare = main_cli.prepare_jax
+    prepare = arguments.prepare_jax
 
     def prepare_fully() -> None:
         prepare()
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
-    main_cli.prepare_jax = prepare_fully
+    arguments.prepare_jax = prepare_fully
     mark(fd, runs.Run, "commit", SAVE)
     mark(fd, runs.Run, "finish", SAVE)
     mark(fd, federation.Federation, "codistill", DISTILLATION)

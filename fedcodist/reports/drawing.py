@@ -1,0 +1,232 @@
+"""How every picture of this package looks: colours, the grid of panels, names at the ends of lines, and saving as PNG and SVG.
+
+The same figure gives the same bytes. Methods differ by colour (safe for colour-blind readers), by line and by a name at the line's end,
+never by colour alone. matplotlib is loaded only when something is drawn.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedcodist.errors import ConfigError
+from fedcodist.methods import METHODS
+from fedcodist.reports.arms import TWIN, Arm
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK, MUTED, GRID, PAPER = "#1b1f24", "#59636e", "#e4e8ec", "#ffffff"
+TWIN_COLOUR = "#6e7781"
+COLOURS = ("#c2570c", "#0a66c2", "#0f8a78", "#a8327f", "#7d6b00", "#5b4bd6")
+THEME = {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper", TWIN_COLOUR: "twin"} | {c: f"arm-{i}" for i, c in enumerate(COLOURS)}
+STYLES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
+WIDTH = 10.4  # inches, of a full page
+MOST_POINTS = 240  # of a line; more are averaged in groups, or a long run's page weighs megabytes
+LABEL_GAP = 11.0  # points between two names at the ends of lines
+Label = tuple[float, float, str, str]  # where, the text, its colour
+RC = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9,
+    "text.color": INK,
+    "text.parse_math": False,  # a dollar sign in a pool's name is a dollar sign
+    "text.usetex": False,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlecolor": INK,
+    "axes.titlepad": 8,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": GRID,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.unicode_minus": True,
+    "axes.facecolor": "none",
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "xtick.color": GRID,
+    "ytick.color": GRID,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": MUTED,
+    "ytick.left": False,
+    "ytick.minor.left": False,
+    "xtick.major.size": 3,
+    "lines.linewidth": 1.8,
+    "lines.solid_capstyle": "round",
+    "figure.facecolor": PAPER,
+    "savefig.facecolor": PAPER,
+    "svg.fonttype": "none",  # text stays text: light, sharp, and it can be searched
+    "svg.hashsalt": "fedcodist",
+}
+
+
+def load_matplotlib() -> Any:
+    """The library, or a failure that says how to install it."""
+    try:
+        import matplotlib
+        import matplotlib.figure
+    except ImportError:
+        raise ConfigError("plots need matplotlib: pip install fedcodist[plots]") from None
+    return matplotlib
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Draw in the style of this package, whatever the user's own settings are."""
+    matplotlib = load_matplotlib()
+    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **RC}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # the SVG shows what the PNG's font lacks
+        yield
+
+
+def styled(arms: Iterable[Arm]) -> list[tuple[Arm, str, Any]]:
+    """Each arm with its colour and line style. The methods of this package keep theirs, whichever of them are shown."""
+    fixed = {kind: i for i, kind in enumerate(kind for kind in METHODS if kind != TWIN)}
+    arms = list(arms)
+    several = len({arm.name for arm in arms}) > 1
+    found, free = [], 0 if several else len(fixed)
+    for arm in arms:
+        if arm.kind == TWIN:
+            found.append((arm, TWIN_COLOUR, STYLES[1]))
+            continue
+        place = fixed.get(arm.kind) if not several else None
+        if place is None:
+            place, free = free, free + 1
+        found.append((arm, COLOURS[place % len(COLOURS)], STYLES[place // len(COLOURS) * 2 % len(STYLES)]))
+    return found
+
+
+def colours(arms: Sequence[Arm]) -> list[str]:
+    """The name that the page has for each arm's colour."""
+    return [THEME[colour] for _, colour, _ in styled(arms)]
+
+
+def grid(panels: int, columns: int, height: float, sharey: bool = False) -> tuple[Figure, list[Axes]]:
+    """A figure of so many panels in so many columns; `height` in inches of a row."""
+    from matplotlib.figure import Figure
+
+    rows = -(-panels // columns)
+    figure = Figure(figsize=(WIDTH, height * rows + 0.2), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08, wspace=0.03, hspace=0.05)  # type: ignore[union-attr]
+    axes = list(figure.subplots(rows, columns, squeeze=False, sharey=sharey).flat)
+    for ax in axes[panels:]:
+        ax.remove()
+    return figure, axes[:panels]
+
+
+def whole_rounds(ax: Axes) -> None:
+    """Ticks of the x axis at whole rounds only."""
+    from matplotlib.ticker import MaxNLocator
+
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
+
+
+def plain_log(ax: Axes) -> None:
+    """A logarithmic axis with labels such as 0.02: matplotlib's own are formulas, which RC turns off."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    ax.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5), numticks=8))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+    ax.yaxis.set_minor_formatter(NullFormatter())
+
+
+def thin(line: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
+    """At most MOST_POINTS points: means over groups of neighbours; the last point is kept as it is."""
+    every = -(-len(line) // MOST_POINTS)
+    if every <= 1:
+        return list(line)
+    groups = [line[i : i + every] for i in range(0, len(line) - 1, every)]
+    return [tuple(sum(column) / len(group) for column in zip(*group, strict=True)) for group in groups] + [line[-1]]
+
+
+def shortened(text: str, most: int = 28) -> str:
+    """A text of at most `most` printable characters: names come from files, and may be anything."""
+    text = "".join(c if c.isprintable() else " " for c in str(text))
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def mark(ax: Axes, rounds: Sequence[int], colour: str, place: int) -> int:
+    """Mark where codistillation happened: by a strip under the lines where rounds follow each other, by a vertical line where one stands
+    alone. Returns how many strips were drawn, 0 or 1."""
+    spans: list[list[int]] = []
+    for t in rounds:
+        if spans and t == spans[-1][1] + 1:
+            spans[-1][1] = t
+        else:
+            spans.append([t, t])
+    low = 0.012 + 0.032 * place
+    took = 0
+    for first, last in spans:
+        if last - first >= 2:
+            ax.axvspan(first - 0.5, last + 0.5, low, low + 0.018, color=colour, alpha=0.55, linewidth=0)
+            took = 1
+        elif len(spans) <= 60:  # more lines than that are a wall
+            for t in range(first, last + 1):
+                ax.axvline(t, color=colour, linewidth=0.9, linestyle=(0, (2, 2)), alpha=0.45, zorder=1)
+        else:
+            ax.axvspan(first - 0.5, last + 0.5, low, low + 0.018, color=colour, alpha=0.55, linewidth=0)
+            took = 1
+    return took
+
+
+def label_ends(figure: Figure, panels: Iterable[tuple[Axes, list[Label]]]) -> None:
+    """The arms' names at the ends of their lines, pushed apart where they would cover each other."""
+    placed = []
+    for ax, labels in panels:
+        notes = []
+        for x, y, text, colour in labels:
+            note = ax.annotate(
+                shortened(text, 22), (x, y), xytext=(6, 0), textcoords="offset points", va="center", fontsize=8.5, color=colour
+            )
+            notes.append((y, note))
+        placed.append((ax, sorted(notes, key=lambda item: item[0])))
+    figure.draw_without_rendering()  # the layout decides how far apart two values are on paper
+    for ax, notes in placed:
+        heights = [ax.transData.transform((1, y))[1] * 72 / figure.dpi for y, _ in notes]
+        spots = list(heights)
+        for _ in range(40):  # neighbours push each other apart until all have room
+            for i in range(1, len(spots)):
+                short = LABEL_GAP - (spots[i] - spots[i - 1])
+                if short > 1e-6:
+                    spots[i - 1] -= short / 2
+                    spots[i] += short / 2
+        for (_, note), spot, height in zip(notes, spots, heights, strict=True):
+            note.set_position((6, spot - height))
+
+
+def save(figure: Figure, path: Path) -> str:
+    """Write path.png and path.svg, and return the SVG. No date and no random ids, so that the same runs give the same bytes."""
+    figure.savefig(path.with_suffix(".png"), dpi=150, metadata={"Software": None})
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    svg = "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
+    path.with_suffix(".svg").write_bytes(svg.encode("utf-8", "replace"))
+    return svg
+
+
+def inline(svg: str, name: str) -> str:
+    """An SVG to put into a page: its colours are the page's (so it follows dark mode), its ids its own, its font the page's.
+
+    >>> inline('<?xml version="1.0"?><svg width="9pt" viewBox="0 0 9 9"><g id="a" style="fill: #1b1f24"/></svg>', "p")
+    '<svg viewBox="0 0 9 9"><g id="p-a" style="fill: var(--ink)"/></svg>'
+    """
+    svg = svg[svg.index("<svg") :].strip()
+    svg = re.sub(r"<style.*?</style>|<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)  # matplotlib's style is for every element
+    head, rest = svg.split(">", 1)
+    svg = re.sub(r' (?:width|height)="[^"]*"', "", head) + ">" + rest
+    svg = re.sub(r"\d+\.\d{3,}", lambda m: f"{float(m[0]):.2f}", svg)  # a hundredth of a point is finer than any screen
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", svg)
+    svg = re.sub(r"(?<=: )#[0-9a-f]{6}\b", lambda m: f"var(--{THEME[m[0]]})" if m[0] in THEME else m[0], svg)
+    return re.sub(r"font: ((?:[a-z]+ )*(?:\d+ )?[\d.]+px) [^;\"]*", r"font: \1 var(--sans)", svg)
