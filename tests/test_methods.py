@@ -11,7 +11,7 @@ import pytest
 from worlds import finish, gauss_federation, methods, same_bits, scalar_federation
 
 from fedcodist import config, distill, keys, runs
-from fedcodist.cli import main
+from fedcodist.cli import arguments, main
 from fedcodist.distill import Distiller
 from fedcodist.engines.compiled import Compiled
 from fedcodist.engines.serial import Serial
@@ -240,7 +240,7 @@ def test_a_teacher_that_is_no_student_costs_what_it_says():
 
 @pytest.mark.parametrize("kind", ["periodic", "merged"])
 def test_a_run_with_oneself_is_planned_run_and_reported(kind, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(main, "prepare_jax", lambda: None)
+    monkeypatch.setattr(arguments, "prepare_jax", lambda: None)
     more = {"periodic": "period = 2", "merged": "alpha = 0.7"}[kind]
     given = ["rounds=2", "topology=self", f'method={{ kind = "{kind}", {more}, distill = {{ steps = 2, batch = 20 }} }}']
     made = config.read("quick/toy", given)

@@ -6,6 +6,7 @@ import hashlib
 import json
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -40,11 +41,20 @@ def identity(config: Config, data: str = "") -> str:
     return hashlib.sha256(json.dumps([essential(config), data], sort_keys=True).encode()).hexdigest()
 
 
+_known: WeakKeyDictionary[Task, str] = WeakKeyDictionary()  # a task never changes, and is asked for every arm and seed
+
+
 def digest(task: Task) -> str:
-    """The content of a task: every client's id and rows, the public data and both splits.
+    """The content of a task: every client's id and rows, the public data and both splits. It is read once, however often it is asked.
 
     A task that knows the digest of its source is not read through: the config says how clients and splits were taken from it.
     """
+    if task not in _known:
+        _known[task] = _digest(task)
+    return _known[task]
+
+
+def _digest(task: Task) -> str:
     total = hashlib.sha256(task.name.encode())
     if task.digest:
         total.update(task.digest.encode() + repr(sorted(sizes(task.clients).items())).encode())

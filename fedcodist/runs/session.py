@@ -25,7 +25,7 @@ from fedcodist.errors import Failure, Interrupted
 from fedcodist.evaluate import ensemble, evaluate
 from fedcodist.profile import timed, watch, whole
 from fedcodist.rule import Diverged
-from fedcodist.runs import cost
+from fedcodist.runs import checkpoint, cost
 from fedcodist.runs.evaluation import is_due
 from fedcodist.task import Task
 from fedcodist.train import Experiment, train
@@ -118,7 +118,8 @@ def perform(
     table = {**plain(config), "data": content}
     _check_memory(experiment)
     path = runs.run_path(root, config.name, config.method.kind, seed)
-    needs = 3 * 4 * sum(cost.parameters(experiment.federation).values())  # parameters and Adam's two moments, in float32
+    method, fed = experiment.method, experiment.federation
+    needs = checkpoint.size_bytes(jax.eval_shape(lambda: method.init(fed, keys.root(seed))))
     with (
         Signals() as signals,
         watch() if profile else nullcontext() as clock,
@@ -129,17 +130,18 @@ def perform(
         if run.finished is not None:
             yield Event("skipped", path, config, seed, config.rounds, result=run.finished, notes=tuple(run.notes))
             return
-        method, fed = experiment.method, experiment.federation
         start = method.init(fed, keys.root(seed))
         done, state = run.resume(start) or (0, start)
         yield Event("started", path, config, seed, done, notes=tuple(run.notes))
-        committed = done
+        committed, held_out = done, None
+        infos = [row["pools"] for row in runs.read(path).rounds] if done else []
         try:
             for step, seconds in _timed(train(experiment, jax.tree.map(jax.numpy.asarray, state), after=done)):
                 due = is_due(config, step.t) or (any("codistilled" in i for i in step.info.values()) and method.leaps)
                 with timed("evaluate"):
                     held_out = step.evaluate("held_out") if due else None
                 row = {"round": step.t, "pools": step.info} | ({"held_out": held_out} if held_out else {})
+                infos.append(step.info)
                 with signals.shield():
                     with timed("journal"):
                         run.record(row)
@@ -161,7 +163,7 @@ def perform(
         except Diverged as error:
             last = f"the last good checkpoint is round {committed}" if committed else "there is no checkpoint yet"
             raise DivergedRun(f"{error} ({path}); {last}; a smaller learning rate is the usual cure") from None
-        result = _result(experiment, run, state, identity(config, content))
+        result = _result(experiment, state, infos, held_out, identity(config, content))
         with signals.shield():
             run.finish(result)
         yield Event("finished", path, config, seed, config.rounds, result=result)
@@ -181,23 +183,23 @@ def _check_memory(experiment: Experiment) -> None:
         )
 
 
-def _result(experiment: Experiment, run: Any, state: Any, digest: str) -> dict[str, Any]:
-    """The last word on a run. Here, and nowhere else, the test split is read."""
+def _result(experiment: Experiment, state: Any, infos: list[Any], held_out: Any, digest: str) -> dict[str, Any]:
+    """The last word on a run. Here, and nowhere else, the test split is read; held-out metrics are those of the last round, if it was
+    evaluated just now."""
     fed, method = experiment.federation, experiment.method
     models = method.models(fed, state)
-    rounds = runs.read(run.path).rounds
     together = {"ensemble": {split: ensemble(fed, models, split) for split in ("held_out", "test")}} if len(fed.names) > 1 else {}
     return {
         "seed": experiment.seed,
-        "method": method.kind,  # type: ignore[attr-defined]
+        "method": method.kind,
         "rounds": experiment.rounds,
         "identity": digest,
         "table": fed.table,
         "parameters": cost.parameters(fed),
-        "held_out": evaluate(fed, models, "held_out"),
+        "held_out": held_out or evaluate(fed, models, "held_out"),
         "test": evaluate(fed, models, "test"),
         **together,
-        "cost": cost.of_rounds(fed, method, (row["pools"] for row in rounds)),
+        "cost": cost.of_rounds(fed, method, infos),
         "notes": list(fed.task.notes),
     }
 
