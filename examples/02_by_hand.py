@@ -23,7 +23,7 @@ how = {"cohort": 2, "work": work, "learns": fc.Learns(lr=STUDENT_LR, self_weight
 pools = {name: fc.Pool(name, model, task.clients, start=start[name], **how) for name in start}
 distill = fc.Distiller(steps=2, batch=2, shuffle=False, augment=False)
 experiment = fc.Experiment(fc.Federation(task, pools), fc.MergedCodist(fc.Constant(ALPHA), distill), rounds=1)
-ours = next(fc.train(experiment)).models
+ours = {name: voice.params for name, voice in next(fc.train(experiment)).models.items()}
 
 
 # -- with numpy --

@@ -36,7 +36,7 @@ class Distiller:
     alone; 0 is off, as in the paper.
     """
 
-    steps: int = setting(32, ge=0, le=10**6)
+    steps: int = setting(32, ge=1, le=10**6)
     batch: int = setting(128, ge=1, le=10**6)  # DEVIATION D5: the paper does not say
     loss: str | Callable = "kl"
     mix: Literal["probs", "logits"] = "probs"

@@ -154,8 +154,8 @@ class Federation:
         wanted = self.names if students is None else students
         hears = {i: self.teachers(i) for i in self.names if self.table[i]} if hears is None else hears
         taught = {i: hears[i] for i in self.names if i in wanted and hears.get(i)}
-        if not taught or how.steps == 0:
-            return {i: theta[i] for i in taught}, {i: {} for i in taught}
+        if not taught:
+            return {}, {}
         known = {j: Voice(self.pools[j].model, theta[j]) for j in self.names} | dict(voices or {})
         speakers = {j: voice for j, voice in known.items() if any(j in teachers for teachers in taught.values())}
         model, params = next(iter(speakers.values()))

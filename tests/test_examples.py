@@ -128,14 +128,14 @@ def test_a_foreign_model_trains_alike_on_both_engines(library, cwd):
     method = fc.MergedCodist(fc.Constant(0.5), fc.Distiller(steps=2, batch=8))
     steps = [next(fc.train(fc.Experiment(fc.Federation(task, pools, engine=e), method, 1))) for e in (fc.Serial(), fc.Compiled())]
     for pool in pools:
-        a, b = (jax.tree.leaves(step.models[pool]) for step in steps)
+        a, b = (jax.tree.leaves(step.models[pool].params) for step in steps)
         assert all(np.asarray(x) == pytest.approx(np.asarray(y), abs=1e-3) for x, y in zip(a, b, strict=True))
         assert steps[0].info[pool]["codistilled"] and steps[1].info[pool]["codistilled"]
         assert steps[0].info[pool]["train_loss"] == pytest.approx(steps[1].info[pool]["train_loss"], rel=1e-3)
-        assert float(tree.norm(steps[1].models[pool])) > 0
+        assert float(tree.norm(steps[1].models[pool].params)) > 0
     # Something was learned at all: the same comparison of two untouched models would pass too.
     start = fc.FedAvg().init(steps[0].experiment.federation, fc.keys.root(0))["theirs"].params
-    assert float(tree.norm(tree.sub(start, steps[0].models["theirs"]))) > 0.01
+    assert float(tree.norm(tree.sub(start, steps[0].models["theirs"].params))) > 0.01
     assert np.isfinite(steps[0].evaluate()["theirs"]["all"]["loss"])
 
 

@@ -20,7 +20,7 @@ from fedcodist import config, runs
 from fedcodist.cli import arguments, reproduce
 from fedcodist.errors import ConfigError, DataError
 from fedcodist.reports import report
-from fedcodist.reproduce import cells, claims, elsewhere, figures, page, paper, results, running, sections, stores
+from fedcodist.reproduce import cells, claims, elsewhere, figures, page, paper, results, running, sections, selection, stores
 from fedcodist.reproduce.budgets import BUDGETS, FULL, SMALL, SMOKE, Budget, Family, methods
 from fedcodist.reproduce.claims import NOT, OPEN, REPRODUCED, Difference
 from fedcodist.runs import session
@@ -87,7 +87,7 @@ def test_the_command_line_knows_the_budgets():
 
 
 def test_the_full_budget_is_the_shipped_configs():
-    by_id = {cell.id: cell for table in paper.TABLES for cell in cells.cells(table, "full")}
+    by_id = {cell.id: cell for table in paper.TABLES for cell in selection.cells(table, "full")}
     names = {"images": "cifar", "language": "stackoverflow"}
     checked = 0
     for name in config.shipped():
@@ -109,7 +109,7 @@ def test_the_full_budget_is_the_shipped_configs():
 
 
 def test_the_small_budget_is_a_fifth_of_the_rounds():
-    by_id = {cell.id: cell for cell in cells.cells("table1", "small")}
+    by_id = {cell.id: cell for cell in selection.cells("table1", "small")}
     assert all(cell.config.rounds == {"images": 300, "language": 120}[cell.family] for cell in by_id.values())
     for periodic in (cell.config for cell in by_id.values() if cell.method == "periodic"):
         assert periodic.rounds // periodic.method.period == 7 == paper.ROUNDS // paper.PERIOD and periodic.rounds % periodic.method.period
@@ -128,17 +128,17 @@ def test_the_small_budget_is_a_fifth_of_the_rounds():
 
 
 def test_smoke_needs_no_prepared_data():
-    every = [cell for table in paper.TABLES for cell in cells.cells(table, "smoke")]
+    every = [cell for table in paper.TABLES for cell in selection.cells(table, "smoke")]
     assert {cell.config.task.kind for cell in every} == {"fashion", "stdlib_text"}
     assert all(stores.needed(cell.config.task) == [] for cell in every)
-    assert {len(cells.cells("table1", name)) for name in BUDGETS} == {len(cells.cells("table1", "smoke"))}  # the same table thrice
+    assert {len(selection.cells("table1", name)) for name in BUDGETS} == {len(selection.cells("table1", "smoke"))}  # the same table thrice
 
 
 def test_smoke_has_other_text_and_parts_of_its_images():
-    outside = {cell.family: cell.config.task for cell in cells.cells("table1", "smoke") if cell.public == "out-of-domain"}
-    inside = {cell.family: cell.config.task for cell in cells.cells("table1", "smoke") if cell.public == "in-domain"}
+    outside = {cell.family: cell.config.task for cell in selection.cells("table1", "smoke") if cell.public == "out-of-domain"}
+    inside = {cell.family: cell.config.task for cell in selection.cells("table1", "smoke") if cell.public == "in-domain"}
     assert outside == {family: replace(task, public="out_of_domain") for family, task in inside.items()} and len(outside) == 2
-    figure = cells.cells("figure4", "smoke")
+    figure = selection.cells("figure4", "smoke")
     assert [cell.public for cell in figure if cell.method == "merged"] == ["60", "135", "300", "675", "in-domain"]
     assert [cell.config.task.public_size for cell in figure if cell.method == "merged"] == [60, 135, 300, 675, None]
     assert all(cell.config.method.distill.batch <= 60 for cell in figure if cell.method != "fedavg")
@@ -147,7 +147,7 @@ def test_smoke_has_other_text_and_parts_of_its_images():
 def test_extra_rows_are_in_the_central_column():
     found = {
         cell.row: cell
-        for cell in cells.cells("table1", "small")
+        for cell in selection.cells("table1", "small")
         if cell.family == "images" and cell.row not in ("fedavg", "periodic", "merged")
     }
     teaching = [f"{method}-{way}" for method in ("periodic", "merged") for way in ("to-large", "to-small", "self")]
@@ -165,7 +165,7 @@ def test_tuned_settings_are_laid_over_every_cell_of_a_family_and_method(tmp_path
     file.write_text(
         "[pools.large.work]\nlr = 0.03\n[pools.large.learns]\nlr = 0.5\n[pools.small.learns]\nself_weight = 0.2\n[method]\nalpha = 0.8\n"
     )
-    by_id = {cell.id: cell for cell in cells.cells("table1", "small")}
+    by_id = {cell.id: cell for cell in selection.cells("table1", "small")}
     for name in ("images/merged/3100/in-domain", "images/merged/4700/out-of-domain", "images/merged-to-small/4700/in-domain"):
         made = by_id[name].config
         assert by_id[name].tuned
@@ -177,11 +177,13 @@ def test_tuned_settings_are_laid_over_every_cell_of_a_family_and_method(tmp_path
         assert made.method.alpha(1) == 0.8 and made.method.distill.steps == 32
     assert not by_id["images/periodic/4700/in-domain"].tuned and not by_id["language/merged/87/in-domain"].tuned
     (tmp_path / "language-shift-merged-small.toml").write_text("[method]\nalpha = 0.9\n")  # of other pools than Table 1's
-    tuned = [cell.id for table in ("table1", "table2") for cell in cells.cells(table, "small") if cell.family != "images" and cell.tuned]
+    tuned = [
+        cell.id for table in ("table1", "table2") for cell in selection.cells(table, "small") if cell.family != "images" and cell.tuned
+    ]
     assert tuned == ["language/merged/shift"]
     assert by_id["images/merged/3100/in-domain"].config.pools["large"].clients.take == 31
     file.write_text("[method]\nalpha = { small = 0.8, large = 0.9 }\n")
-    alpha = {cell.id: cell for cell in cells.cells("table1", "small")}["images/merged/4700/in-domain"].config.method.alpha
+    alpha = {cell.id: cell for cell in selection.cells("table1", "small")}["images/merged/4700/in-domain"].config.method.alpha
     assert {pool: of(1) for pool, of in alpha.items()} == {"small": 0.8, "large": 0.9}
 
 
@@ -204,30 +206,30 @@ def test_a_wrong_tuned_file_is_refused(tmp_path, monkeypatch, text, said):
     monkeypatch.setattr(cells, "TUNED", tmp_path)
     (tmp_path / "images-merged-small.toml").write_text(text)
     with pytest.raises(ConfigError, match=said) as error:
-        cells.cells("table1", "small")
+        selection.cells("table1", "small")
     assert "--set" not in str(error.value)
 
 
 def test_choosing_cells(tiny):
-    every = cells.cells("table1", "smoke")
-    assert cells.choose(every, []) == every
-    assert [cell.id for cell in cells.choose(every, ["images/merged/8/*"])] == [
+    every = selection.cells("table1", "smoke")
+    assert selection.choose(every, []) == every
+    assert [cell.id for cell in selection.choose(every, ["images/merged/8/*"])] == [
         "images/fedavg/8",  # its twin
         "images/merged/8/in-domain",
         "images/merged/8/out-of-domain",
     ]
     for beginning in ("images/merged/8", "images/merged/8/"):
-        assert cells.choose(every, [beginning]) == cells.choose(every, ["images/merged/8/*"])
-    assert cells.choose(every, ["images"]) == [cell for cell in every if cell.family == "images"]
-    assert {cell.seeds for cell in cells.choose(every, ["images/fedavg/*"], [5, 7])} == {(5, 7)}
+        assert selection.choose(every, [beginning]) == selection.choose(every, ["images/merged/8/*"])
+    assert selection.choose(every, ["images"]) == [cell for cell in every if cell.family == "images"]
+    assert {cell.seeds for cell in selection.choose(every, ["images/fedavg/*"], [5, 7])} == {(5, 7)}
     with pytest.raises(ConfigError, match=r"--cell: got 'image/merged'; .*did you mean images/merged\?"):
-        cells.choose(every, ["image/merged"])
+        selection.choose(every, ["image/merged"])
     with pytest.raises(ConfigError, match=r"--cell: got 'images/merge/8/in-domain'; .*did you mean images/merged/8/in-domain\?"):
-        cells.choose(every, ["images/merged/8/*", "images/merge/8/in-domain"])
+        selection.choose(every, ["images/merged/8/*", "images/merge/8/in-domain"])
 
 
 def test_equal_experiments_are_one_run(tiny, tmp_path):
-    table, figure = cells.cells("table1", "smoke"), cells.cells("figure4", "smoke")
+    table, figure = selection.cells("table1", "smoke"), selection.cells("figure4", "smoke")
     paths = [job.path for job in running.jobs([*table, *figure], tmp_path)]
     assert len(paths) == len(set(paths))
     again = [replace(cell, id=f"other/{cell.id}", row="other") for cell in table]  # whatever a table calls it
@@ -236,13 +238,13 @@ def test_equal_experiments_are_one_run(tiny, tmp_path):
     alone = {job.path for job in running.jobs(table, tmp_path)}
     more = [job for job in running.jobs(figure, tmp_path) if job.path not in alone]
     assert {job.cell.public for job in more} == {"60", "100"}  # the twin and the whole set are Table 1's
-    assert {job.path for job in running.jobs(cells.cells("figure3", "smoke"), tmp_path)} == {
-        job.path for job in running.jobs(cells.cells("table2", "smoke"), tmp_path)
+    assert {job.path for job in running.jobs(selection.cells("figure3", "smoke"), tmp_path)} == {
+        job.path for job in running.jobs(selection.cells("table2", "smoke"), tmp_path)
     }
 
 
 def test_the_central_column_comes_first_and_seeds_go_together(tiny, tmp_path):
-    order = [(job.cell.id, job.seed) for job in running.jobs(cells.cells("table1", "smoke"), tmp_path)]
+    order = [(job.cell.id, job.seed) for job in running.jobs(selection.cells("table1", "smoke"), tmp_path)]
     rows = ["images/fedavg/6", "images/periodic/6/in-domain", "images/merged/6/in-domain"]
     assert order[:6] == [(row, seed) for seed in (0, 1) for row in rows]
     assert [name for name, _ in order[6:8]] == ["images/periodic/6/out-of-domain", "images/merged/6/out-of-domain"]
@@ -326,7 +328,7 @@ def test_words_that_new_numbers_make_stale_are_refused_after_these_are_told(tmp_
 
 
 def test_listing_says_how_far_each_cell_is(tiny, tmp_path, capsys):
-    chosen = cells.choose(cells.cells("table1", "smoke"), CENTRAL)
+    chosen = selection.choose(selection.cells("table1", "smoke"), CENTRAL)
     jobs = running.jobs(chosen, tmp_path)
     rows, said = running.listing(chosen, tmp_path)
     assert {row["state"] for row in rows} == {"not begun"} and said == "0 of 6 runs are done; time left unknown until a run is over"
@@ -347,7 +349,7 @@ def test_listing_says_how_far_each_cell_is(tiny, tmp_path, capsys):
 
 def test_listing_says_which_data_is_not_there(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDCODIST_DATA", str(tmp_path))
-    rows, said = running.listing(cells.choose(cells.cells("table2", "small"), ["*/fedavg"]), tmp_path)
+    rows, said = running.listing(selection.choose(selection.cells("table2", "small"), ["*/fedavg"]), tmp_path)
     assert {row["cell"]: row["state"] for row in rows} == {
         "language/fedavg/shift": "not begun, and no data stackexchange",
         "library/fedavg/shift": "not begun",
@@ -455,7 +457,7 @@ def test_what_has_its_data_is_run_and_the_rest_is_told(tmp_path, monkeypatch, ca
     monkeypatch.setattr(running, "_load", lambda waiting: ({job.task: None for job in waiting}, {}))
     monkeypatch.setattr(session, "perform", lambda made, task, seed, root: trained.append(made.task.kind) or iter([None]))
     monkeypatch.setattr(running.Screen, "follow", lambda self, events: list(events))
-    wanted = running.jobs(cells.choose(cells.cells("table2", "small"), ["*/fedavg/shift"], [0]), tmp_path)
+    wanted = running.jobs(selection.choose(selection.cells("table2", "small"), ["*/fedavg/shift"], [0]), tmp_path)
     assert len(wanted) == 2
     running.run(wanted, tmp_path)
     said = capsys.readouterr().err
@@ -466,7 +468,7 @@ def test_what_has_its_data_is_run_and_the_rest_is_told(tmp_path, monkeypatch, ca
 
 def test_a_missing_store_is_told_with_its_command(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDCODIST_DATA", str(tmp_path))
-    wanted = running.jobs(cells.choose(cells.cells("table1", "full"), ["language/merged/296k/*"]), tmp_path)
+    wanted = running.jobs(selection.choose(selection.cells("table1", "full"), ["language/merged/296k/*"]), tmp_path)
     with pytest.raises(DataError) as error:
         running.run(wanted, tmp_path, quiet=True)
     assert [line.partition(":")[0] for line in error.value.lines] == ["data stackoverflow", "data c4"]
@@ -476,14 +478,14 @@ def test_a_missing_store_is_told_with_its_command(tmp_path, monkeypatch):
         store
         for table in paper.TABLES
         for name in ("small", "full")
-        for cell in cells.cells(table, name)
+        for cell in selection.cells(table, name)
         for store in stores.needed(cell.config.task)
     }
     assert every <= set(stores.PREPARE)
 
 
 def test_runs_on_other_data_are_not_averaged(tiny, tmp_path, monkeypatch):
-    chosen = cells.choose(cells.cells("table1", "smoke"), ["images/fedavg/6"])
+    chosen = selection.choose(selection.cells("table1", "smoke"), ["images/fedavg/6"])
     running.run(running.jobs(chosen, tmp_path), tmp_path, quiet=True)
     read = runs.read
     monkeypatch.setattr(runs, "read", lambda path: replace(found := read(path), config={**found.config, "data": str(path)}))
@@ -492,7 +494,7 @@ def test_runs_on_other_data_are_not_averaged(tiny, tmp_path, monkeypatch):
 
 
 def test_other_data_under_an_unfinished_run_is_refused_in_terms_of_this_command(tiny, tmp_path):
-    jobs = running.jobs(cells.choose(cells.cells("table1", "smoke"), ["images/fedavg/6"]), tmp_path)[:1]
+    jobs = running.jobs(selection.choose(selection.cells("table1", "smoke"), ["images/fedavg/6"]), tmp_path)[:1]
     made = replace(jobs[0].config, task=replace(jobs[0].config.task, noise=2.0))
     events = session.perform(made, made.task.load(), 0, tmp_path / "runs")
     next(events)
@@ -529,7 +531,7 @@ def run_of(method: str, seed: int, accuracy: float, rounds: list[dict] | None = 
 
 
 def test_a_cell_by_hand(tiny):
-    cell = next(c for c in cells.cells("table1", "smoke") if c.id == "images/merged/6/in-domain")
+    cell = next(c for c in selection.cells("table1", "smoke") if c.id == "images/merged/6/in-domain")
     mine = [run_of("merged", seed, value) for seed, value in ((0, 0.52), (1, 0.56), (2, 0.54))]
     twin = [run_of("fedavg", seed, value) for seed, value in ((0, 0.5), (1, 0.5), (3, 0.9))]  # seed 2 has no twin
     found = results._cell("table1", cell, mine, twin)
@@ -753,7 +755,7 @@ def test_claim_i_names_the_study_on_rates_and_is_not_changed_by_it():
 
 
 def test_text_is_counted_in_three_ways(tiny):
-    cell = next(c for c in cells.cells("table1", "smoke") if c.id == "images/merged/6/in-domain")
+    cell = next(c for c in selection.cells("table1", "smoke") if c.id == "images/merged/6/in-domain")
     mine = [run_of("merged", seed, 0.5) for seed in (0, 1)]
     assert "looser" not in results._cell("table1", cell, mine, [])["accuracy"]["small"]["all"]
     for run, counted in zip(mine, (0.6, 0.7), strict=True):
@@ -1056,7 +1058,7 @@ def test_the_shipped_figures_are_not_stale(tmp_path):
 
 def test_rows_have_names():
     assert sections.row_name("fedavg-all") == "FedAvg, the large model on all clients: an upper bound"
-    ways = {cell.row.partition("-")[2] for cell in cells.cells("table1", "small")}
+    ways = {cell.row.partition("-")[2] for cell in selection.cells("table1", "small")}
     assert ways == {"", *sections.WAYS}
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from fedcodist import runs
-from fedcodist.reproduce import cells, running
+from fedcodist.reproduce import running, selection
 from fedcodist.runs import Run, checkpoint, directory, environment
 from fedcodist.storage import durable as durable_storage
 from fedcodist.storage import sealed
@@ -846,7 +846,7 @@ if __name__ == "__main__":
 
 
 def test_the_runs_of_reproduce_are_found_from_where_all_runs_are(tmp_path):
-    place = running.run_directory(cells.cells("table1", "smoke")[0], 0, tmp_path / "runs/reproduce")
+    place = running.run_directory(selection.cells("table1", "smoke")[0], 0, tmp_path / "runs/reproduce")
     place.mkdir(parents=True)
     for name in (directory.CONFIG, directory.LOCK):
         (place / name).touch()

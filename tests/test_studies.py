@@ -12,7 +12,7 @@ from fedcodist import config
 from fedcodist.cli import arguments
 from fedcodist.errors import DataError
 from fedcodist.reports import report
-from fedcodist.reproduce import cells, claims, page, results, running, sections, studies, study_sections
+from fedcodist.reproduce import cells, claims, page, results, running, sections, selection, studies, study_sections
 from fedcodist.reproduce.budgets import BUDGETS, FULL, SMALL, SMOKE
 from fedcodist.runs import session
 from fedcodist.schedule import After, Constant, Cosine, Every, Linear
@@ -35,7 +35,7 @@ def tiny(monkeypatch, untuned):
 
 
 def by_id(budget: str = "small") -> dict[str, cells.Cell]:
-    return {cell.id: cell for cell in cells.cells("studies", budget)}
+    return {cell.id: cell for cell in selection.cells("studies", budget)}
 
 
 # -- cells --
@@ -98,7 +98,7 @@ def test_gates_change_the_gate_alone(untuned):
 
 def test_rows_of_the_papers_tables_are_the_same_runs(untuned, tmp_path):
     def paths(*tables: str) -> set[Path]:
-        return {job.path for table in tables for job in running.jobs(cells.cells(table, "small"), tmp_path)}
+        return {job.path for table in tables for job in running.jobs(selection.cells(table, "small"), tmp_path)}
 
     more = paths("studies") - paths("table1", "table2")
     # 6 schedules, own alphas, three pools, 8 gates and 3 rows of other rates, and the last column's other seeds of two cells
@@ -133,14 +133,14 @@ def test_the_large_model_has_its_own_rates_and_all_else_stays():
 
 def test_a_study_is_chosen_by_its_name_with_what_it_is_compared_with(untuned):
     every = list(by_id().values())
-    assert [cell.id for cell in cells.choose(every, ["own-alpha"])] == [
+    assert [cell.id for cell in selection.choose(every, ["own-alpha"])] == [
         "images/fedavg/6300",
         "images/merged/6300/in-domain",
         "images/merged-own-alpha/6300/in-domain",
     ]
-    chosen = [cell.id for cell in cells.choose(every, ["images/merged-every-5/*"])]
+    chosen = [cell.id for cell in selection.choose(every, ["images/merged-every-5/*"])]
     assert chosen == ["images/fedavg/4700", "images/merged/4700/in-domain", "images/merged-every-5/4700/in-domain"]
-    assert {cell.seeds for cell in cells.choose(every, ["gate"], [7])} == {(7,)}
+    assert {cell.seeds for cell in selection.choose(every, ["gate"], [7])} == {(7,)}
 
 
 def test_shipped_configs_are_the_cells_of_the_small_budget(untuned):
@@ -162,7 +162,7 @@ def test_shipped_configs_are_the_cells_of_the_small_budget(untuned):
 
 def test_rows_have_names(untuned):
     for budget in BUDGETS:
-        said = {cell.row: study_sections.row_name(cell.row) for cell in cells.cells("studies", budget)}
+        said = {cell.row: study_sections.row_name(cell.row) for cell in selection.cells("studies", budget)}
         assert len(set(said.values())) == len(said) and not any(
             "-" in name.partition(",")[2].replace("-down", "").replace("-up", "") for name in said.values()
         )
@@ -257,7 +257,7 @@ def test_the_section_on_gates_goes_by_domain():
 
 
 def test_what_a_cell_is_compared_with_brings_its_own_twin():
-    chosen = {cell.id for cell in cells.choose(cells.cells("studies", "small"), ["images/periodic-rates"])}
+    chosen = {cell.id for cell in selection.choose(selection.cells("studies", "small"), ["images/periodic-rates"])}
     assert chosen == {f"images/{row}/4700{more}" for row, more in (("fedavg", ""), ("fedavg-rates", ""), ("periodic", "/in-domain"),
                                                                    ("periodic-rates", "/in-domain"))}  # fmt: skip
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from test_prepare import home, make, text_store, write_rows  # noqa: F401  # home is a fixture
-from worlds import gauss_task
 
+from fedcodist import testing
 from fedcodist.data import survey
 from fedcodist.objective import Classify
 from fedcodist.reports.plots import draw_bars
@@ -61,7 +61,7 @@ def test_the_words():
     assert "overlap: 2 rows of test are also in clients" in said and "note: a note" in said
     longest = next(line for line in said.splitlines() if line.endswith(" 3") and "#" in line)
     assert longest.count("#") == survey.BAR and longest.split()[0] == "1"
-    assert "overlap: none" in survey.as_text(survey.survey(gauss_task()))
+    assert "overlap: none" in survey.as_text(survey.survey(testing.task()))
 
 
 def test_blocks_do_not_change_the_counts(monkeypatch):

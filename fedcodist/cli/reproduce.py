@@ -58,14 +58,14 @@ def run(args: argparse.Namespace) -> int:
     from fedcodist.runs import session
 
     arguments.prepare_jax()
-    from fedcodist.reproduce import cells, page, running
+    from fedcodist.reproduce import page, running, selection
 
     if args.docs is not None:
         drawing.load_matplotlib()  # now, and not after hours of training
         for shipped in page.load(Path(args.docs) / page.FOLDER):
             page.section(shipped)  # and a file there that cannot be joined, or a finding that is stale, is refused now too
-    every = cells.cells(args.table, args.budget)
-    chosen = cells.choose(every, args.cell, parse_seeds(args.seeds) if args.seeds is not None else None)
+    every = selection.cells(args.table, args.budget)
+    chosen = selection.choose(every, args.cell, parse_seeds(args.seeds) if args.seeds is not None else None)
     root = Path(args.out)
     place = root / f"{args.table}-{args.budget}"
     if args.list:

@@ -31,7 +31,7 @@ class FedDF(Method):
     kind: ClassVar[str] = "feddf"
     label: ClassVar[str] = "FedDF"
     asks: ClassVar[bool] = True
-    distill: Distiller = Distiller(steps=32)  # steps = 0 is FedAvg
+    distill: Distiller | None = Distiller(steps=32)  # None is FedAvg
 
     def round(self, fed: Federation, state: State, t: int, key: Key) -> tuple[State, Info]:
         sent = params_of(state)
@@ -44,6 +44,8 @@ class FedDF(Method):
         for i in grad:
             info[i]["grad_norm"] = float(tree.norm(grad[i]))
         state = fed.step(state, grad, t)
+        if self.distill is None:
+            return state, info
         members = {i: _members(sent[i], heard[i]) for i in grad}
         voice = Voice(ensemble(tuple(fed.pools[i].model for i in members)), tuple(members.values()))
         theta, hears = params_of(state), {i: {ENSEMBLE: (1.0, 1.0)} for i in grad}
@@ -53,7 +55,7 @@ class FedDF(Method):
         return {i: s._replace(params=student.get(i, s.params)) for i, s in state.items()}, info
 
     def students(self, pools: Sequence[str], t: int) -> list[str]:
-        return list(pools) if self.distill.steps else []
+        return list(pools) if self.distill else []
 
     def speakers(self, fed: Federation, students: Sequence[str], info: Mapping[str, Info]) -> dict[str, int]:
         return {i: info[i]["clients"] for i in info}

@@ -43,7 +43,7 @@ class MergedCodist(Method):
         for i in grad.keys() & student.keys():
             dist = tree.sub(theta[i], student[i])  # line 7, eq. 1
             info[i] |= taught[i] | {"codistilled": True, "dist_norm": float(tree.norm(dist)), "cosine": _cosine(grad[i], dist)}
-            if max(taught[i].get("distill_loss", [1.0])) < AGREED:
+            if max(taught[i]["distill_loss"]) < AGREED:
                 dist = tree.zeros(dist)
             grad[i] = merge(grad[i], dist, alpha[i])  # line 8, eq. 2
         return fed.step(state, grad, t), info  # line 9

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from fedcodist import config
 from fedcodist.config import Config, toml
 from fedcodist.errors import ConfigError
 from fedcodist.reproduce import paper
-from fedcodist.reproduce.budgets import BUDGETS, Budget, Family
+from fedcodist.reproduce.budgets import Budget, Family
 from fedcodist.settings import nearest
 
 TUNED = Path(str(resources.files("fedcodist") / "configs" / "tuned"))
@@ -56,51 +55,6 @@ class Cell:
     def name(self) -> str:
         """The directory of its runs: equal experiments have equal names, whatever table asks for them."""
         return f"{self.family}-{config.identity(self.config)[:12]}"
-
-
-def cells(table: str, budget: str) -> list[Cell]:
-    """All cells of a table, of a figure or of the studies, in the order of their rows."""
-    if budget not in BUDGETS:
-        raise ConfigError(f"--budget: got {budget}; allowed {' | '.join(BUDGETS)}")
-    if table not in paper.TABLES:
-        raise ConfigError(f"reproduce: got {table}; allowed {' | '.join(paper.TABLES)}")
-    from fedcodist.reproduce import studies  # here: studies are made of the cells of tables
-
-    made = {"table1": table_1, "table2": table_2, "figure3": table_2, "figure4": figure_4, "studies": studies.all_cells}[table]
-    return list(made(BUDGETS[budget]))
-
-
-def choose(every: Sequence[Cell], patterns: Sequence[str], seeds: Sequence[int] | None = None) -> list[Cell]:
-    """The cells whose ids match one of the patterns, as file names and directories do, or whose study has this name; all without a
-    pattern. FedAvg twins, and what a study compares with, come with their cells. `seeds` replaces those of the budget."""
-    if seeds is not None:
-        every = [replace(cell, seeds=tuple(seeds)) for cell in every]
-    if not patterns:
-        return list(every)
-    chosen: set[str] = set()
-    for pattern in patterns:
-        whole = pattern.rstrip("/")
-        matched = [c.id for c in every if fnmatchcase(c.id, whole) or fnmatchcase(c.id, f"{whole}/*") or whole in c.studies]
-        if not matched:
-            hint = nearest(whole, _sayable(every)) or "--list shows them all"
-            raise ConfigError(
-                f"--cell: got {pattern!r}; allowed the id of a cell or its beginning, or a pattern such as 'images/*' ({hint})"
-            )
-        chosen.update(matched)
-    known: set[str] = set()
-    while chosen != known:  # what comes along has a twin too
-        known = set(chosen)
-        chosen |= {other for cell in every if cell.id in known for other in (cell.twin, *cell.studies.values())}
-    return [cell for cell in every if cell.id in chosen]
-
-
-def _sayable(every: Sequence[Cell]) -> list[str]:
-    """What one can say without a wildcard: the names of studies, and ids from their beginning to any of their slashes or their end."""
-    parts = [cell.id.split("/") for cell in every]
-    return [
-        *dict.fromkeys(study for cell in every for study in cell.studies),
-        *dict.fromkeys("/".join(p[:n]) for p in parts for n in range(1, len(p) + 1)),
-    ]
 
 
 def table_1(budget: Budget) -> Iterator[Cell]:

@@ -14,9 +14,9 @@ from fedcodist.reports.arms import dig, label
 from fedcodist.reports.units import si
 from fedcodist.reproduce import claims, figures, paper
 from fedcodist.reproduce.cells import SELF_TEMPERATURE
+from fedcodist.reproduce.numbers import DASH, show_accuracy, show_difference, show_gain, show_ids, show_seeds
 
 Result = Mapping[str, Any]
-DASH = "–"
 LINE = 140  # characters of a line of text
 WAYS = {
     "to-large": "the small model teaches the large one only",
@@ -31,18 +31,16 @@ def overview(found: Sequence[Result]) -> str:
     rows = []
     for r in found:
         cells = r["cells"]
-        counts = [len(cell["seeds"]) for cell in cells]
         rounds = [cell["rounds"] for cell in cells if cell["seeds"]] or [r["rounds"]]
-        runs_done = len({(cell["run"], seed) for cell in cells for seed in cell["seeds"]})
         rows.append(
             {
                 "what": f"`reproduce {r['table']} --budget {r['budget']}`",
                 "data": "; ".join(family["data"] for family in r["families"].values()),
                 "rounds (paper)": f"{_span(rounds)} ({r['paper_rounds']:,})",
-                "number of seeds": _span(counts),
+                "number of seeds": _span([len(cell["seeds"]) for cell in cells]),
                 "settings": _tuned(cells),
                 "cells finished": f"{sum(cell['state'] == 'done' for cell in cells)} of {len(cells)}",
-                "runs": str(runs_done),
+                "runs": str(len({(cell["run"], seed) for cell in cells for seed in cell["seeds"]})),
             }
         )
     said = [tables.render(rows, "md"), ""]
@@ -92,7 +90,7 @@ def _warning(r: Result, cells: Sequence[Mapping[str, Any]]) -> str:
         for cell in cells
         if cell["seeds"] and cell["public"]
     ]
-    said = f"Rows differ in their seeds, so their means are not to be compared. Gains on seed {_ids(shared)}, small / large: "
+    said = f"Rows differ in their seeds, so their means are not to be compared. Gains on seed {show_ids(shared)}, small / large: "
     return f"\n{textwrap.fill(said + '; '.join(told), LINE)}.\n"
 
 
@@ -160,10 +158,10 @@ def figure_4(r: Result) -> str:
             {"method": row_name(cell["row"]), "public images": count, "seeds": show_seeds(cell)} | _numbers(r, cell, "all", printed=False)
         )
         if shared:
-            rows[-1] |= {f"{pool}: gain on seed {_ids(shared)}": _gain_on(shared, r, cell, pool) for pool in paper.POOLS}
+            rows[-1] |= {f"{pool}: gain on seed {show_ids(shared)}": _gain_on(shared, r, cell, pool) for pool in paper.POOLS}
     lead = "The paper averages the 25 best tuning runs of each size and prints no numbers; here every size has the same settings."
     if shared:
-        lead += f" Sizes differ in their seeds: compare them on seed {_ids(shared)}, which all have."
+        lead += f" Sizes differ in their seeds: compare them on seed {show_ids(shared)}, which all have."
     return f"{textwrap.fill(lead, LINE)}\n\n{tables.render(rows, 'md')}\n"
 
 
@@ -334,36 +332,6 @@ def _numbers(r: Result, cell: Mapping[str, Any], domain: str, printed: bool = Tr
         found[f"{pool}: ours"] = show_accuracy(told) if told else "not run"
         found[f"{pool}: gain"] = show_gain((told or {}).get("gain")) or DASH
     return found
-
-
-def show_accuracy(told: Mapping[str, Any]) -> str:
-    return f"{100 * told['mean']:.2f}" + ("" if told["spread"] is None else f" ± {100 * told['spread']:.2f}")
-
-
-def show_gain(gain: Mapping[str, Any] | None) -> str:
-    if gain is None:
-        return ""
-    interval = "" if gain["low"] is None else f" [{100 * gain['low']:.2f}, {100 * gain['high']:.2f}]"
-    return f"{100 * gain['difference']:+.2f}{interval}"
-
-
-def show_difference(difference: claims.Difference | None) -> str:
-    """A difference as a gain is shown."""
-    return show_gain(difference._asdict() | {"difference": difference.mean}) if difference else DASH
-
-
-def show_seeds(cell: Mapping[str, Any]) -> str:
-    """Which seeds a cell has, and of which if some are missing: means over other seeds are not to be compared.
-
-    >>> show_seeds({"seeds": [0, 1, 2], "state": "done"}), show_seeds({"seeds": [0], "wanted": [0, 1, 2], "state": "partly"})
-    ('0-2', '0 (of 0-2)')
-    """
-    return _ids(cell["seeds"]) + ("" if cell["state"] in ("done", "none") else f" (of {_ids(cell['wanted'])})")
-
-
-def _ids(seeds: Sequence[int]) -> str:
-    whole = len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1))
-    return f"{seeds[0]}-{seeds[-1]}" if whole else ", ".join(map(str, seeds)) or DASH
 
 
 def _public(r: Result, cell: Mapping[str, Any]) -> str:

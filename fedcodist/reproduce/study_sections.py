@@ -16,9 +16,10 @@ from typing import Any
 from fedcodist.errors import data_error
 from fedcodist.reports import tables
 from fedcodist.reports.arms import dig
-from fedcodist.reproduce import claims, figures, paper, sections, studies
+from fedcodist.reproduce import claims, figures, numbers, paper, sections, studies
 from fedcodist.reproduce.budgets import BUDGETS
-from fedcodist.reproduce.sections import DASH, LINE
+from fedcodist.reproduce.numbers import DASH
+from fedcodist.reproduce.sections import LINE
 from fedcodist.settings import nearest
 
 Result = Mapping[str, Any]
@@ -140,8 +141,8 @@ def _pools(r: Result, mine: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
             if told is None and pool == "quarter" and not three:
                 continue  # there is no such model
             row = {"model": width, "pools": "three" if three else "two", "method": sections.row_name(cell["method"])}
-            gain = sections.show_gain((told or {}).get("gain")) or DASH
-            found.append(row | {"seeds": sections.show_seeds(cell), "test accuracy, %": _accuracy(told), "gain": gain})
+            gain = numbers.show_gain((told or {}).get("gain")) or DASH
+            found.append(row | {"seeds": numbers.show_seeds(cell), "test accuracy, %": _accuracy(told), "gain": gain})
     return found
 
 
@@ -167,7 +168,7 @@ def _rates(r: Result, mine: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
         told = " / ".join(DASH if rate is None else f"{rate:.3g}" for rate in rates)
         row = {"method": "", "large: client / server lr": told} | _row(r, cell, "rates", "tuned")
         found.append(
-            row | {"large: gain against tuned's": sections.show_difference(_gain_against(r, cell, cell["studies"]["rates"], "large"))}
+            row | {"large: gain against tuned's": numbers.show_difference(_gain_against(r, cell, cell["studies"]["rates"], "large"))}
         )
     return found
 
@@ -184,18 +185,18 @@ TABLES = {"cost": _cost, "pools": _pools, "gate": _gate, "own-alpha": _own_alpha
 
 def _row(r: Result, cell: Mapping[str, Any], name: str, what: str, domain: str = "all") -> dict[str, Any]:
     """Both models of a cell: accuracy, gain over FedAvg, and the difference to what the study compares with."""
-    row = {"method": row_name(cell["row"]), "seeds": sections.show_seeds(cell)}
+    row = {"method": row_name(cell["row"]), "seeds": numbers.show_seeds(cell)}
     for pool in paper.POOLS:
         told = dig(dict(cell), "accuracy", pool, domain)
         difference = against(r, cell, cell["studies"].get(name, ""), pool, domain)
         row[pool] = _accuracy(told)
-        row[f"{pool}: gain"] = sections.show_gain((told or {}).get("gain")) or DASH
-        row[f"{pool}: against {what}"] = sections.show_difference(difference)
+        row[f"{pool}: gain"] = numbers.show_gain((told or {}).get("gain")) or DASH
+        row[f"{pool}: against {what}"] = numbers.show_difference(difference)
     return row
 
 
 def _accuracy(told: Mapping[str, Any] | None) -> str:
-    return sections.show_accuracy(told) if told else "not run"
+    return numbers.show_accuracy(told) if told else "not run"
 
 
 def _alpha(cell: Mapping[str, Any]) -> str:

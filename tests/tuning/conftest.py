@@ -73,7 +73,7 @@ def pretend(monkeypatch):
                 curve.append((t, value))
                 if (yield trial.Report(t, curve[-1][1])) and t < job.config.rounds:
                     return trial.Outcome(curve, t, t, 0.1, pruned=True)
-            steps = job.config.method.distill.steps if hasattr(job.config.method, "distill") else 0
+            steps = job.config.method.distill.steps if job.config.method.distill else 0
             return trial.Outcome(curve, job.config.rounds, job.config.rounds, 0.1, server_flops=float(steps))
 
         monkeypatch.setattr(trial, "perform", perform)
