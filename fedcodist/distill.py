@@ -23,6 +23,7 @@ from fedcodist.settings import Problem, SettingError, check, setting
 from fedcodist.types import Array, Key, Model, Objective, Params, Tree
 
 CHUNK_BYTES = 32 * 2**20  # of teacher logits in one piece of the steps; there are at most two at a time
+ROUNDING = 1e-6  # nats: a loss below this before the first step is rounding, of teachers and a student that say the same
 TINY = 1e-30  # a gate smaller than this is taken for this: float32 has no such small numbers
 GOOD_LENGTH = 16  # steps of a piece, that what it costs to begin one does not count
 

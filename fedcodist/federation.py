@@ -270,9 +270,11 @@ class Federation:
 
 
 def _heard(student: str, teachers: Iterable[str], losses: np.ndarray, agreed: np.ndarray) -> Info:
-    """The loss of the first and the last steps, and with each teacher how often the student guessed alike, before and after."""
+    """The loss of the first and the last steps, and with each teacher how often the student guessed alike, before and after;
+    `agreed` if all of them said the same from the start."""
     few = distill.edge_steps(len(losses))
-    return {
+    alike = {"agreed": True} if losses[0] < distill.ROUNDING else {}
+    return alike | {
         "distill_loss": [float(losses[:few].mean()), float(losses[-few:].mean())],
         "agreement": {j: [float(agreed[:few, k].mean()), float(agreed[-few:, k].mean())] for k, j in enumerate(teachers) if j != student},
     }

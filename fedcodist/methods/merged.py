@@ -18,7 +18,6 @@ from fedcodist.topology import too_few
 from fedcodist.types import Array, Info, Key, Method, Schedule, State, Tree
 
 TINY = 1e-12  # a distillation gradient shorter than this has no direction (A26)
-AGREED = 1e-6  # a distillation loss below this is rounding: teachers and student say the same, and what Adam makes of it is noise (A26)
 
 
 @dataclass(frozen=True)
@@ -43,8 +42,8 @@ class MergedCodist(Method):
         for i in grad.keys() & student.keys():
             dist = tree.sub(theta[i], student[i])  # line 7, eq. 1
             info[i] |= taught[i] | {"codistilled": True, "dist_norm": float(tree.norm(dist)), "cosine": _cosine(grad[i], dist)}
-            if max(taught[i]["distill_loss"]) < AGREED:
-                dist = tree.zeros(dist)
+            if taught[i].get("agreed"):
+                dist = tree.zeros(dist)  # nothing to learn: what Adam made of rounding errors has no direction (A26)
             grad[i] = merge(grad[i], dist, alpha[i])  # line 8, eq. 2
         return fed.step(state, grad, t), info  # line 9
 
