@@ -21,7 +21,7 @@ from fedcodist import distill, imports, keys, topology, tree
 from fedcodist.distill import Distiller
 from fedcodist.pool import Pool, server_step
 from fedcodist.profile import ready, timed, timed_wait
-from fedcodist.rule import Diverged
+from fedcodist.rule import Diverged, skipped
 from fedcodist.settings import Problem, SettingError
 from fedcodist.task import Task
 from fedcodist.types import Answer, Ask, Engine, Info, Key, Params, PoolState, State, Tree, Voice, Work
@@ -100,7 +100,7 @@ class Federation:
                 heard = [answer for answer in said if answer is not None]
                 if len(heard) < len(said):
                     talks[name].close()
-                    info[name] = {"clients": 0, "examples": 0, "skipped": "no quorum"}
+                    info[name] = skipped()
                     continue
                 try:
                     asks[name] = talks[name].send(heard)

@@ -35,6 +35,11 @@ class Average(Rule):
         return Told(answer.value, state.kept, summary(answer, pool, t))
 
 
+def skipped() -> Info:
+    """What a journal says of a pool that lost its quorum in a round."""
+    return {"clients": 0, "examples": 0, "skipped": "no quorum"}
+
+
 def summary(answer: Answer, pool: Pool, t: int) -> Info:
     """What a journal says of an answer. Diverged, if none of its replies could be used."""
     if int(answer.used) == 0:

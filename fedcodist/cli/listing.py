@@ -16,7 +16,8 @@ def add(parser: Parser) -> None:
         "what",
         nargs="?",
         metavar="WHAT",
-        help="methods, tasks, models, works, servers, topologies, losses, schedules, engines, partitions, datasets or configs",
+        help="methods, rules, tasks, models, works, folds, servers, topologies, losses, schedules, engines, partitions, datasets "
+        "or configs",
     )
 
 

@@ -84,7 +84,7 @@ def join(ask: Ask, a: Part, b: Part) -> Part:
 def done(ask: Ask, part: Part) -> Answer:
     """The answer, once all blocks are joined."""
     singly = ask.each or ask.fold.each
-    each = _each(part.each) if singly else None
+    each = stacked(part.each) if singly else None
     frame, rates = _frame(ask.fold)
     key = keys.derive(ask.key, "fold")
     # The number of replies may differ from round to round: a fold of all of them is not compiled, or it would be again and again.
@@ -166,7 +166,8 @@ def _place(stacked: Tree, place: int) -> Tree:
     return jax.tree.map(lambda leaf: leaf[place].copy(), stacked)  # a copy: a view would keep the whole block alive
 
 
-def _each(replies: Sequence[tuple[str, Tree, float]]) -> Each:
+def stacked(replies: Sequence[tuple[str, Tree, float]]) -> Each:
+    """Replies, (client, value, weight), on top of each other."""
     names = tuple(client for client, _, _ in replies)
     values = jax.tree.map(lambda *leaves: np.stack(leaves), *[value for _, value, _ in replies]) if replies else ()
     return Each(names, values, np.array([weight for _, _, weight in replies], np.float32))

@@ -15,7 +15,7 @@ from fedcodist import keys
 from fedcodist.engines import blocks
 from fedcodist.fold import usable
 from fedcodist.profile import timed
-from fedcodist.types import Answer, Ask, Data, Each, Examples
+from fedcodist.types import Answer, Ask, Data, Examples
 
 
 class Inline:
@@ -58,11 +58,6 @@ def _gather(ask: Ask, examples: Mapping[str, Examples]) -> Answer:
         if usable(reply):
             own |= {client: jax.tree.map(np.asarray, reply.own)} if jax.tree.leaves(reply.own) else {}
             each.append((client, reply.value, float(reply.weight)))
-    singles = _each(each) if ask.each or ask.fold.each else None
+    singles = blocks.stacked(each) if ask.each or ask.fold.each else None
     folded = ask.fold.done(total, singles, keys.derive(ask.key, "fold"))
     return blocks.answer(ask, folded, own, singles if ask.each else None)
-
-
-def _each(replies: list[Any]) -> Each:
-    values = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[value for _, value, _ in replies]) if replies else ()
-    return Each(tuple(client for client, _, _ in replies), values, np.array([weight for _, _, weight in replies], np.float32))

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from fedcodist import tree
 from fedcodist.distill import Distiller
 from fedcodist.federation import Federation, params_of
-from fedcodist.rule import summary
+from fedcodist.rule import skipped, summary
 from fedcodist.types import Answer, Array, Info, Key, Method, Model, Params, State, Voice
 
 ENSEMBLE = "ensemble"
@@ -38,7 +38,7 @@ class FedDF(Method):
         asked = tuple(reversed(fed.names))
         answers = fed.gather([fed.ask(fed.pools[i], sent[i], t, key, each=True) for i in asked])
         heard = {i: answer for i, answer in zip(asked, answers, strict=True) if answer is not None}
-        info: Info = {i: {"clients": 0, "examples": 0, "skipped": "no quorum"} for i in asked if i not in heard}
+        info: Info = {i: skipped() for i in asked if i not in heard}
         info |= {i: summary(answer, fed.pools[i], t) for i, answer in heard.items()}
         grad = {i: heard[i].value for i in fed.names if i in heard}
         for i in grad:
