@@ -12,7 +12,9 @@ from fedcodist.federation import Federation
 from fedcodist.methods import FedAvg, FedDF, MergedCodist, PeriodicCodist
 from fedcodist.methods.merged import merge
 from fedcodist.models import CNN, LSTM, MLP
-from fedcodist.objective import Classify, Images, NextToken
+from fedcodist.objectives.classify import Classify
+from fedcodist.objectives.images import Images
+from fedcodist.objectives.next_token import NextToken
 from fedcodist.pool import Learns, Pool, Teaches
 from fedcodist.rule import Average, Diverged
 from fedcodist.rules import FedMiD, Scaffold

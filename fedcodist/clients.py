@@ -122,13 +122,19 @@ class Clients(Mapping[str, Examples]):
         return Clients(self.x, self.y, {client: r for client, r in rows.items() if len(r)}, self.domain)
 
 
+def grows(clients: Mapping[str, Examples]) -> bool:
+    """Whether more clients may come than there are now."""
+    return getattr(clients, "grows", False)
+
+
 def sizes(clients: Mapping[str, Examples]) -> dict[str, int]:
     """How many examples each client of any mapping has."""
-    return clients.sizes() if isinstance(clients, Clients) else {client: len(clients[client].x) for client in clients}
+    known = getattr(clients, "sizes", None)
+    return known() if known is not None else {client: len(clients[client].x) for client in clients}
 
 
 def ids(clients: Mapping[str, Examples]) -> tuple[str, ...]:
-    """The clients of any mapping in the order of their ids. One that knows them itself, as a growing roster does, is asked."""
+    """The clients of any mapping in the order of their ids."""
     known = getattr(clients, "ids", None)
     return known if known is not None else tuple(sorted(clients))
 

@@ -18,7 +18,7 @@ import numpy as np
 import optax
 
 from fedcodist import keys, losses, tree
-from fedcodist.objective import argmax
+from fedcodist.scores import argmax
 from fedcodist.settings import Problem, SettingError, check, setting
 from fedcodist.types import Array, Key, Model, Objective, Params, Tree
 

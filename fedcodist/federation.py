@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedcodist import distill, imports, keys, topology, tree
+from fedcodist import clients, distill, imports, keys, topology, tree
 from fedcodist.distill import Distiller
 from fedcodist.pool import Pool, server_step
 from fedcodist.profile import ready, timed, timed_wait
@@ -45,8 +45,7 @@ class Federation:
         for name, pool in self.pools.items():
             if pool.name != name:
                 found.append(Problem(f"pools.{name}", f"a pool named {pool.name}", "each pool under its own name"))
-            grows = getattr(pool.clients, "grows", False)  # then more clients may come than there are now
-            if not 1 <= pool.cohort <= len(pool.clients) and not grows:
+            if not 1 <= pool.cohort <= len(pool.clients) and not clients.grows(pool.clients):
                 found.append(Problem(f"pools.{name}.cohort", str(pool.cohort), f"1 to its {len(pool.clients)} clients"))
             found += pool.rule.problems(pool)
         if isinstance(self.topology, str) and self.topology not in topology.TOPOLOGIES:
@@ -61,7 +60,8 @@ class Federation:
         """The pools in their canonical order."""
 
         def place(name: str) -> tuple[int, tuple[str, ...]]:
-            return tree.size(self.pools[name].shapes), self.pools[name].ids
+            pool = self.pools[name]
+            return tree.size(pool.shapes), () if clients.grows(pool.clients) else pool.ids  # a place must not change with newcomers
 
         return tuple(sorted(self.pools, key=place))
 

@@ -24,7 +24,7 @@ from fedcodist.engines.serial import Serial
 from fedcodist.federation import Federation
 from fedcodist.methods import BASELINE
 from fedcodist.models import MLP
-from fedcodist.objective import Classify
+from fedcodist.objectives.classify import Classify
 from fedcodist.pool import Learns, Pool
 from fedcodist.runs import checkpoint
 from fedcodist.schedule import Linear
@@ -188,6 +188,7 @@ def check_task(part: Any) -> None:
     first, again = part.load(), part.load()
     assert digest(first) == digest(again), f"{part}: loads other data each time"
     assert first.public.y is None, f"{part}: public data has labels"
+    assert not hasattr(part, "spec") or part.spec() == first.spec, f"{part}: its spec is not that of its data"
     shape, dtype = first.held_out.x.shape[1:], first.held_out.x.dtype
     some = [first.clients[c] for c in list(first.clients)[:5]]
     assert some and all(len(c.x) == len(c.y) > 0 for c in some if c.y is not None), f"{part}: a client has no examples"

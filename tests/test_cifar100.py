@@ -9,7 +9,7 @@ from fedcodist.data.overlap import digests
 from fedcodist.data.partition import Iid, Pachinko
 from fedcodist.data.store import Writer, locate
 from fedcodist.errors import DataError
-from fedcodist.objective import Images
+from fedcodist.objectives.images import Images
 from fedcodist.settings import SettingError
 from fedcodist.tasks import Cifar100
 

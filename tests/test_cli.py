@@ -825,7 +825,7 @@ def test_71_a_signal_while_the_screen_is_drawn_saves_the_last_round_too(place):
 
     there = config.read("good.toml", ["checkpoint_every=100"])
     with pytest.raises(Interrupted):
-        Listener().follow(session.perform(there, there.task.load(), 0, place / "runs"))
+        Listener().follow(session.perform(config.build(there, 0), place / "runs"))
     assert [p.name for p in (place / "runs/good/merged/seed-0/checkpoints").iterdir()] == ["000003"]
 
 
@@ -843,7 +843,7 @@ def test_70_a_signal_in_a_save_waits_for_its_end(place, monkeypatch):
     monkeypatch.setattr(runs.Run, "commit", interrupted)
     there = config.read("good.toml")
     with pytest.raises(Interrupted) as caught:
-        list(session.perform(there, there.task.load(), 0, place / "runs"))
+        list(session.perform(config.build(there, 0), place / "runs"))
     assert caught.value.code == 143 and seen == [1]
     assert [p.name for p in (place / "runs/good/merged/seed-0/checkpoints").iterdir()] == ["000001"]
 
@@ -863,7 +863,7 @@ def test_70_a_signal_in_a_distillation_saves_the_round_before(place, monkeypatch
     there = config.read("good.toml", ["checkpoint_every=100"])
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(Interrupted):
-        list(session.perform(there, there.task.load(), 0, place / "runs"))
+        list(session.perform(config.build(there, 0), place / "runs"))
     assert [p.name for p in (place / "runs/good/merged/seed-0/checkpoints").iterdir()] == ["000002"]
     assert signal.getsignal(signal.SIGINT) is before
 

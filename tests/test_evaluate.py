@@ -9,7 +9,7 @@ import pytest
 
 import fedcodist as fc
 from fedcodist import config, runs
-from fedcodist.objective import NextToken
+from fedcodist.objectives.next_token import NextToken
 from fedcodist.runs import session
 
 module = importlib.import_module("fedcodist.evaluate")  # the package has a function of the same name
@@ -196,13 +196,13 @@ def test_an_ensemble_shares_the_memory_of_a_batch(monkeypatch):
 
 def test_a_result_tells_of_the_ensemble(tmp_path):
     made = config.read("quick/toy", ["rounds=2"])
-    task = made.task.load()
-    *_, last = session.perform(made, task, 0, tmp_path)
+    experiment = config.build(made, 0)
+    *_, last = session.perform(experiment, tmp_path)
     result = runs.read(last.path).result
-    *_, step = fc.train(config.assemble(made, task, 0))
+    *_, step = fc.train(experiment)
     models, fed = step.models, step.experiment.federation
     assert result["ensemble"] == {split: module.ensemble(fed, models, split) for split in ("held_out", "test")}
-    assert set(result["ensemble"]["test"]) == {"all", *task.domains}
+    assert set(result["ensemble"]["test"]) == {"all", *fed.task.domains}
     assert result["test"] == fc.evaluate(fed, models, "test") and set(result["test"]) == {"small", "large"}
 
 
@@ -210,5 +210,5 @@ def test_a_single_pool_is_no_ensemble(tmp_path):
     file = tmp_path / "one.toml"
     file.write_text('rounds = 1\ntask = "toy"\n[pools.small]\nmodel = { kind = "mlp", hidden = [4] }\ncohort = 4\n')
     made = config.read(file)
-    *_, last = session.perform(made, made.task.load(), 0, tmp_path)
+    *_, last = session.perform(config.build(made, 0), tmp_path)
     assert "ensemble" not in runs.read(last.path).result

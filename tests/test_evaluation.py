@@ -25,14 +25,14 @@ def test_evaluate_after_changes_what_is_seen_and_nothing_else(tmp_path):
     assert isinstance(base.method, PeriodicCodist) and config.identity(base) == config.identity(more)
     task, seen, bits = base.task.load(), [], []
     for name, made in (("base", base), ("more", more)):
-        for _ in session.perform(replace(made, name=name), task, 0, tmp_path):
+        for _ in session.perform(config.assemble(replace(made, name=name), task, 0), tmp_path):
             pass
         path = tmp_path / name / "periodic" / "seed-0"
         seen.append([row["round"] for row in runs.read(path).rounds if "held_out" in row])
         bits.append({file.name: file.read_bytes() for file in (path / "checkpoints/000010").glob("*.safetensors")})
     assert seen == [[4, 8, 10], [3, 4, 5, 7, 8, 9, 10]]  # before 4 and 8, at them, and 1 and 3 rounds later (7 = 4 + 3)
     assert bits[0] == bits[1] and len(bits[0]) == 2
-    for _ in session.perform(replace(base, name="more"), task, 0, tmp_path):  # the same run, whatever is evaluated
+    for _ in session.perform(config.assemble(replace(base, name="more"), task, 0), tmp_path):  # the same run, whatever is evaluated
         pass
     with pytest.raises(ConfigError, match=r"evaluate_after\[0\]: got 0; allowed an integer >= 1"):
         config.read("quick/toy", ["evaluate_after=[0]"])

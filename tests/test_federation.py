@@ -1,16 +1,17 @@
 """What a federation does when clients stay away: a pool that loses its quorum skips the round, the others go on; a population may grow."""
 
 import dataclasses
-from collections.abc import Mapping
 
 import pytest
 from worlds import SHORT, gauss_federation, same_bits
 
-from fedcodist import keys, tree
+from fedcodist import clients, config, keys, runs, tree
 from fedcodist.engines.compiled import Compiled
+from fedcodist.engines.roster import Roster
 from fedcodist.methods import FedAvg, FedDF, MergedCodist, PeriodicCodist
 from fedcodist.methods.merged import merge
 from fedcodist.rules import Scaffold
+from fedcodist.runs import session
 from fedcodist.schedule import Constant
 from fedcodist.settings import SettingError
 from fedcodist.testing import TASK
@@ -52,35 +53,43 @@ def test_what_a_rule_keeps_stays_when_its_pool_is_skipped():
     assert same_bits(one.state["large"], two.state["large"]) and not same_bits(one.state["small"].kept, two.state["small"].kept)
 
 
-class Roster(Mapping):
-    """Clients that come one by one."""
-
-    grows = True
-
-    def __init__(self, some):
-        self.there = dict(some)
+class Devices(Roster):
+    """A roster whose clients are here after all."""
 
     def __getitem__(self, client):
-        return self.there[client]
-
-    def __iter__(self):
-        return iter(self.there)
-
-    def __len__(self):
-        return len(self.there)
+        return TASK.clients[client]
 
 
 def test_a_population_may_grow_and_newcomers_are_sampled():
     ids = sorted(TASK.clients)
-    roster = Roster({client: TASK.clients[client] for client in ids[:2]})
+    sizes = clients.sizes(TASK.clients)
+    roster = Devices({client: sizes[client] for client in ids[:2]})
     fed = gauss_federation(("small",), clients=roster, cohort=4)
     state = fed.init(keys.root(0))
     state, _, info = fed.gradients(state, 1, keys.root(0))
     assert info["small"]["clients"] == 2  # fewer than the cohort, and no error
-    roster.there |= TASK.clients
+    for client in ids:
+        roster.join(client, sizes[client])
     assert fed.gradients(state, 2, keys.root(0))[2]["small"]["clients"] == 4
     with pytest.raises(SettingError, match="pools.small.cohort: got 4; allowed 1 to its 2 clients"):
         gauss_federation(("small",), clients=dict(list(TASK.clients.items())[:2]), cohort=4)
+
+
+def test_newcomers_change_neither_the_experiment_nor_the_order_of_pools():
+    few, many = Devices({"z": 1}), Devices({"a": 1, "z": 1})
+    digests = {config.digest(dataclasses.replace(TASK, clients=them)) for them in (few, many)}
+    assert len(digests) == 1 and config.digest(TASK) not in digests
+    pools = {name: dataclasses.replace(gauss_federation(("small",)).pools["small"], name=name, clients=few) for name in ("one", "two")}
+    fed = dataclasses.replace(gauss_federation(), pools=pools)
+    assert fed.names == dataclasses.replace(fed, pools=pools | {"two": dataclasses.replace(pools["two"], clients=many)}).names
+    with pytest.raises(LookupError, match="the examples of client z are not here"):
+        Roster({"z": 1})["z"]
+
+
+def test_a_run_takes_an_engine_that_is_no_setting(tmp_path):
+    experiment = config.build(config.read("quick/toy", ["rounds=2"]), 0)
+    *_, last = session.perform(experiment, tmp_path, engine=Absent("large", 2))
+    assert [row["pools"]["large"].get("skipped") for row in runs.read(last.path).rounds] == [None, "no quorum"]
 
 
 def test_spare_clients_are_the_next_of_the_same_draw():

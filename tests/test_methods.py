@@ -250,7 +250,7 @@ def test_a_run_with_oneself_is_planned_run_and_reported(kind, tmp_path, monkeypa
     shown = json.loads(capsys.readouterr().out)
     assert shown["config"]["topology"] == "self" and shown["total"]["server_steps"] == {"periodic": 1, "merged": 2}[kind] * 2 * 2
     for one in (made, config.twin(made)):
-        *_, last = session.perform(one, task, 0, tmp_path)
+        *_, last = session.perform(config.assemble(one, task, 0), tmp_path)
         assert last.kind == "finished"
     found = [runs.read(path) for path in runs.find(tmp_path)]
     result = next(run.result for run in found if run.result["method"] == kind)

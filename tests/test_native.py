@@ -22,7 +22,7 @@ from fedcodist.errors import ConfigError
 from fedcodist.models import CNN
 from fedcodist.models.layers import conv3x3, conv_pool, dense, im2col3x3, max_pool
 from fedcodist.native import build
-from fedcodist.objective import Images
+from fedcodist.objectives.images import Images
 from fedcodist.runs import cost
 from fedcodist.train import train
 

@@ -18,7 +18,7 @@ from fedcodist.data.capacity import Capacity
 from fedcodist.data.overlap import digests
 from fedcodist.data.partition import Dirichlet, Iid, Pachinko, Shards
 from fedcodist.errors import DataError
-from fedcodist.objective import Images
+from fedcodist.objectives.images import Images
 from fedcodist.readers import arrays, columns, folders
 from fedcodist.settings import Problem, SettingError, plain, read_kind
 from fedcodist.tasks import TASKS, Arrays

@@ -27,7 +27,7 @@ from fedcodist.data import prepare, store
 from fedcodist.data.datasets import DATASETS
 from fedcodist.data.partition import Pachinko
 from fedcodist.errors import ConfigError, DataError
-from fedcodist.objective import EOS, FIRST, PAD
+from fedcodist.objectives.next_token import EOS, FIRST, PAD
 from fedcodist.readers import tff
 from fedcodist.storage.durable import StorageError
 from fedcodist.tasks import Arrays, Cifar100, Text

@@ -260,7 +260,7 @@ def test_a_table_is_run_once_and_then_read(tiny, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(
         session,
         "perform",
-        lambda made, task, seed, root, **more: trained.append((made.name, seed)) or perform(made, task, seed, root, **more),
+        lambda made, root, **more: trained.append((made.config.name, made.seed)) or perform(made, root, **more),
     )
     loaded = []
     toy = TASKS["toy"]
@@ -333,7 +333,7 @@ def test_listing_says_how_far_each_cell_is(tiny, tmp_path, capsys):
     rows, said = running.listing(chosen, tmp_path)
     assert {row["state"] for row in rows} == {"not begun"} and said == "0 of 6 runs are done; time left unknown until a run is over"
     running.run(jobs[:1], tmp_path, quiet=True)
-    events = session.perform(jobs[1].config, jobs[1].config.task.load(), jobs[1].seed, tmp_path / "runs")
+    events = session.perform(config.build(jobs[1].config, jobs[1].seed), tmp_path / "runs")
     for event in events:
         if event.t == 3:
             break
@@ -426,12 +426,12 @@ def test_killed_in_the_middle_the_same_command_goes_on(tmp_path):
 def test_a_run_that_diverges_is_noted_and_the_others_go_on(tiny, tmp_path, monkeypatch, capsys):
     perform = session.perform
 
-    def diverging(made, task, seed, root, **more):
-        if made.method.kind == "merged" and seed == 0:
+    def diverging(made, root, **more):
+        if made.method.kind == "merged" and made.seed == 0:
             raise session.DivergedRun(
-                f"the server model of pool small is not finite in round 2 ({runs.run_path(root, made.name, 'merged', 0)})"
+                f"the server model of pool small is not finite in round 2 ({runs.run_path(root, made.config.name, 'merged', 0)})"
             )
-        yield from perform(made, task, seed, root, **more)
+        yield from perform(made, root, **more)
 
     monkeypatch.setattr(session, "perform", diverging)
     chosen = [arg for pattern in CENTRAL for arg in ("--cell", pattern)]
@@ -496,7 +496,7 @@ def test_runs_on_other_data_are_not_averaged(tiny, tmp_path, monkeypatch):
 def test_other_data_under_an_unfinished_run_is_refused_in_terms_of_this_command(tiny, tmp_path):
     jobs = running.jobs(selection.choose(selection.cells("table1", "smoke"), ["images/fedavg/6"]), tmp_path)[:1]
     made = replace(jobs[0].config, task=replace(jobs[0].config.task, noise=2.0))
-    events = session.perform(made, made.task.load(), 0, tmp_path / "runs")
+    events = session.perform(config.build(made, 0), tmp_path / "runs")
     next(events)
     events.close()
     with pytest.raises(runs.Mismatch, match="use another --out"):

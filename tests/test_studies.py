@@ -345,7 +345,9 @@ def test_the_studies_are_run_and_share_runs_with_the_tables(tiny, tmp_path, monk
     trained = []
     perform = session.perform
     monkeypatch.setattr(
-        session, "perform", lambda made, *more, **most: trained.append((made.name, made.method.kind)) or perform(made, *more, **most)
+        session,
+        "perform",
+        lambda made, *more, **most: trained.append((made.config.name, made.method.kind)) or perform(made, *more, **most),
     )
     assert command("table1", "--cell", "images/merged/6/in-domain", "--seeds", "0", "--out", str(tmp_path), "--quiet") == 0
     assert len(trained) == 2

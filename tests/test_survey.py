@@ -8,7 +8,7 @@ from test_prepare import home, make, text_store, write_rows  # noqa: F401  # hom
 
 from fedcodist import testing
 from fedcodist.data import survey
-from fedcodist.objective import Classify
+from fedcodist.objectives.classify import Classify
 from fedcodist.reports.plots import draw_bars
 from fedcodist.task import Task
 from fedcodist.tasks import Text

@@ -18,7 +18,8 @@ from fedcodist import keys
 from fedcodist.config import digest
 from fedcodist.data.overlap import digests
 from fedcodist.errors import DataError
-from fedcodist.objective import BOS, EOS, PAD, Images
+from fedcodist.objectives.images import Images
+from fedcodist.objectives.next_token import BOS, EOS, PAD
 from fedcodist.settings import Problem, SettingError, read_kind
 from fedcodist.tasks import TASKS, Arrays, FashionImages, StdlibText, Toy
 from fedcodist.tasks.arrays import SPLITS

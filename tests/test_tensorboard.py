@@ -280,12 +280,12 @@ def test_a_real_run_is_the_same_with_it_interrupted_or_not(tmp_path):
     from fedcodist.runs import session
 
     read = config.read("quick/toy", ["rounds=5", "checkpoint_every=2", "evaluate_every=2"])
-    task = read.task.load()
-    list(session.perform(read, task, 0, tmp_path / "plain"))
+    experiment = config.build(read, 0)
+    list(session.perform(experiment, tmp_path / "plain"))
     told = []
 
     def stopped_in_round_3() -> None:
-        for event in tensorboard.track(session.perform(read, task, 0, tmp_path / "tracked")):
+        for event in tensorboard.track(session.perform(experiment, tmp_path / "tracked")):
             told.append(event.t)
             if event.t == 3:
                 signal.raise_signal(signal.SIGTERM)
@@ -294,7 +294,7 @@ def test_a_real_run_is_the_same_with_it_interrupted_or_not(tmp_path):
         stopped_in_round_3()
     assert told == [0, 1, 2, 3]
     path = runs.run_path(tmp_path / "tracked", "toy", "merged", 0)
-    *_, last = tensorboard.track(session.perform(read, task, 0, tmp_path / "tracked"))
+    *_, last = tensorboard.track(session.perform(experiment, tmp_path / "tracked"))
     assert last.kind == "finished" and last.result is not None
     found = values(path / tensorboard.DIRECTORY / tensorboard.FILE)
     for pool in ("small", "large"):

@@ -11,7 +11,7 @@ from fedcodist import config
 from fedcodist.data import prepare
 from fedcodist.data.store import Writer, locate, open_store
 from fedcodist.errors import ConfigError, DataError
-from fedcodist.objective import BOS, EOS, PAD
+from fedcodist.objectives.next_token import BOS, EOS, PAD
 from fedcodist.tasks import Text
 
 

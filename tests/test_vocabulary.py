@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fedcodist.data import vocabulary
 from fedcodist.data.vocabulary import Vocabulary, WordPieces, fit_pieces, line, lines, open_vocabulary
 from fedcodist.errors import DataError
-from fedcodist.objective import BOS, EOS, PAD
+from fedcodist.objectives.next_token import BOS, EOS, PAD
 
 SPOKEN = Counter(
     {"low": 50, "lower": 20, "lowest": 20, "new": 60, "newer": 20, "newest": 30, "wide": 20, "wider": 20, "widest": 20, "we're": 5}

@@ -11,7 +11,7 @@ from fedcodist import keys
 from fedcodist.engines import blocks
 from fedcodist.methods.fedavg import FedAvg
 from fedcodist.models import MLP
-from fedcodist.objective import Classify
+from fedcodist.objectives.classify import Classify
 from fedcodist.types import Data
 from fedcodist.work import LocalSGD, Prox
 

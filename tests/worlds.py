@@ -9,7 +9,7 @@ from fedcodist.distill import Distiller
 from fedcodist.engines.compiled import Compiled
 from fedcodist.federation import Federation
 from fedcodist.methods import FedAvg, FedDF, MergedCodist, PeriodicCodist
-from fedcodist.objective import Classify
+from fedcodist.objectives.classify import Classify
 from fedcodist.pool import Learns, Pool
 from fedcodist.schedule import Constant
 from fedcodist.task import Task

@@ -14,6 +14,7 @@ FLOORS = (  # from the ground up; each imports only those below it
         "rules": "what a pool and its clients say to each other, one paper a file",
         "folds": "how replies combine",
         "servers": "server optimizers",
+        "objectives": "what a model is trained and judged by",
         "models": "networks",
         "engines": "where the clients are",
     },

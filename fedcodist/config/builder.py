@@ -19,7 +19,7 @@ from fedcodist.folds import FOLDS
 from fedcodist.pool import Pool
 from fedcodist.servers import rate
 from fedcodist.settings import Problem
-from fedcodist.task import Task
+from fedcodist.task import Spec, Task
 from fedcodist.train import Experiment
 
 
@@ -45,17 +45,15 @@ def assemble(config: Config, task: Task, seed: int, clamp: bool = False) -> Expe
     problems: list[Problem] = []
     order = keys.permutation(keys.derive(keys.root(getattr(config.task, "split_seed", 0)), "membership"), len(task.clients))
     everyone = [sorted(task.clients)[i] for i in order]
-    rows = jax.ShapeDtypeStruct((2, *task.held_out.x.shape[1:]), task.held_out.x.dtype)
-    shape = jax.eval_shape(task.objective.inputs, rows).shape[1:]
-    pools = {}
+    spec, pools = task.spec, {}
     for name, given in config.pools.items():
         clients = _clients(task, given, everyone, f"pools.{name}", problems)
         cohort = min(given.cohort, len(clients)) if clamp else given.cohort
         if 0 < len(clients) < cohort:
             said = f"clients (pool {name} has {len(clients)})"
             problems.append(Problem(f"pools.{name}.cohort", str(cohort), f"at most {len(clients)} {said}", "or --clamp"))
-        model = given.model.build(shape, task.classes)
-        _check_model(task, given.model, model, name, problems)
+        model = given.model.build(spec.inputs, spec.classes)
+        _check_model(spec, given.model, model, name, problems)
         pools[name] = Pool(
             name=name,
             model=model,
@@ -123,19 +121,16 @@ def _clients(task: Task, given: PoolConfig, everyone: list[str], path: str, prob
     return clients
 
 
-def _check_model(task: Task, part: Any, model: Any, name: str, problems: list[Problem]) -> None:
-    x, y = (jax.ShapeDtypeStruct((2, *a.shape[1:]), a.dtype) for a in (task.held_out.x, task.held_out.y))
-
+def _check_model(spec: Spec, part: Any, model: Any, name: str, problems: list[Problem]) -> None:
     def loss(key: Any, x: Any, y: Any) -> Any:
-        return task.objective.loss(model.apply(model.init(key), task.objective.inputs(x), None), y)
+        return spec.objective.loss(model.apply(model.init(key), spec.objective.inputs(x), None), y)
 
     try:
-        fits = jax.eval_shape(loss, jax.ShapeDtypeStruct((2,), "uint32"), x, y).shape == (2,)
+        fits = jax.eval_shape(loss, jax.ShapeDtypeStruct((2,), "uint32"), spec.x.rows(2), spec.y.rows(2)).shape == (2,)
     except (TypeError, ValueError, IndexError):
         fits = False
     if not fits:
-        shape = "x".join(map(str, jax.eval_shape(task.objective.inputs, x).shape[1:]))
-        allowed = f"a model for inputs of {shape} {x.dtype.name} and {task.classes} classes"
+        allowed = f"a model for inputs of {'x'.join(map(str, spec.inputs))} {spec.x.dtype} and {spec.classes} classes"
         problems.append(Problem(f"pools.{name}.model", type(part).kind, allowed))
 
 

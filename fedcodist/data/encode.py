@@ -20,7 +20,7 @@ from fedcodist.data.overlap import drop_shared
 from fedcodist.data.store import Writer
 from fedcodist.data.vocabulary import Vocabulary, WordPieces, fit_pieces, lines
 from fedcodist.errors import data_error
-from fedcodist.objective import BOS, EOS, FIRST, PAD
+from fedcodist.objectives.next_token import BOS, EOS, FIRST, PAD
 from fedcodist.types import Key
 
 PARTS = ("federated", "public", "held_out", "test")

@@ -15,7 +15,7 @@ import numpy as np
 from fedcodist.clients import sizes
 from fedcodist.data.overlap import digests, repeated, shared
 from fedcodist.data.store import Store
-from fedcodist.objective import EOS, PAD, NextToken
+from fedcodist.objectives.next_token import EOS, PAD, NextToken
 from fedcodist.task import Task
 from fedcodist.types import Array, Examples
 

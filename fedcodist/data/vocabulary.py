@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from fedcodist.errors import DataError, data_error
-from fedcodist.objective import BOS, EOS, FIRST, PAD
+from fedcodist.objectives.next_token import BOS, EOS, FIRST, PAD
 from fedcodist.readers.files import sniff, unpacked
 from fedcodist.readers.libraries import text_library
 from fedcodist.settings import show

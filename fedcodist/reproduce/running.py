@@ -202,7 +202,7 @@ def run(wanted: Sequence[Job], root: Path, quiet: bool = False, between: Callabl
             display.say(f"run {turn + 1} of {len(waiting)}: {job.title} ({pace.left(rest)})")
             start = time.monotonic()
             try:
-                display.follow(session.perform(job.config, tasks[job.task], job.seed, job.path.parents[2]))
+                display.follow(session.perform(config.assemble(job.config, tasks[job.task], job.seed), job.path.parents[2]))
             except session.DivergedRun as error:
                 wrong[job.title] = str(error).replace(f" ({job.path})", "")
                 note(root, job.key, wrong[job.title])

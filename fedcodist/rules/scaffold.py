@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax.numpy as jnp
 
-from fedcodist import tree
+from fedcodist import clients, tree
 from fedcodist.rule import summary
 from fedcodist.settings import Problem, checked, setting
 from fedcodist.types import Answer, Ask, Data, Key, Model, Objective, Params, PoolState, Reply, Rule, Told, Tree
@@ -55,7 +55,7 @@ class Scaffold(Rule):
         if type(pool.work) is not LocalSGD:
             kind = getattr(type(pool.work), "kind", type(pool.work).__name__)
             found.append(Problem(f"pools.{pool.name}.work", kind, "local_sgd, which SCAFFOLD corrects"))
-        if pool.fold.each or getattr(pool.clients, "grows", False):
+        if pool.fold.each or clients.grows(pool.clients):
             found.append(Problem(f"pools.{pool.name}.rule", "scaffold", "a fold of sums and a fixed population: c is the mean of all c_k"))
         needs = len(pool.clients) * tree.nbytes(pool.shapes)
         if needs > self.most_bytes:

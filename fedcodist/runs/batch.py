@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fedcodist.config import Config, assemble
@@ -38,15 +39,13 @@ def perform(
     profile: bool = False,
     wrap: Callable[[Events], Events] = lambda events: events,
 ) -> Events:
-    """The events of all runs, seed by seed, each run's passed through `wrap`. Every arm is checked now, or the last one could be refused
-    after the first one is trained."""
-    for arm in arms:
-        assemble(arm, task, seeds[0], clamp)
+    """The events of all runs, seed by seed, each run's passed through `wrap`. Every arm is assembled now, once for all seeds: the last one
+    could be refused, and must not be after the first one is trained."""
+    experiments = [assemble(arm, task, seeds[0], clamp) for arm in arms]
 
     def events() -> Events:
         for seed in seeds:
-            for arm in arms:
-                run = session.perform(arm, task, seed, root, clamp=clamp, strict=strict, restart=restart, profile=profile)
-                yield from wrap(run)
+            for one in experiments:
+                yield from wrap(session.perform(replace(one, seed=seed), root, strict=strict, restart=restart, profile=profile))
 
     return events()

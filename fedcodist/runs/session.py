@@ -12,14 +12,14 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from fedcodist import keys, runs
-from fedcodist.config import HARMLESS, Config, assemble, digest, identity, plain
+from fedcodist.config import HARMLESS, Config, digest, identity, plain
 from fedcodist.engines.threads import cores
 from fedcodist.errors import Failure, Interrupted
 from fedcodist.evaluate import ensemble, evaluate
@@ -27,8 +27,8 @@ from fedcodist.profile import timed, watch, whole
 from fedcodist.rule import Diverged
 from fedcodist.runs import checkpoint, cost
 from fedcodist.runs.evaluation import is_due
-from fedcodist.task import Task
 from fedcodist.train import Experiment, train
+from fedcodist.types import Engine
 
 AFTER = ("evaluate", "journal", "checkpoint")  # what comes after the seconds of a round
 
@@ -101,24 +101,25 @@ class Signals:
 
 
 def perform(
-    config: Config,
-    task: Task,
-    seed: int,
+    experiment: Experiment,
     root: Path,
     *,
-    clamp: bool = False,
+    engine: Engine | None = None,
     strict: bool = False,
     restart: bool = False,
     profile: bool = False,
 ) -> Generator[Event, None, None]:
-    """Train one seed of a config in its run directory, from wherever it stands. A finished run is skipped. `restart` sets aside what is
+    """Train an experiment that was made from a config in its run directory, from wherever it stands. A finished run is skipped. `engine`
+    takes the place of the config's, for engines that are no setting, such as a live connection to devices. `restart` sets aside what is
     there, deleting nothing, and begins again; `profile` also notes where the time of each round goes."""
-    experiment = assemble(config, task, seed, clamp)
-    content = digest(task)
+    if engine is not None:
+        experiment = replace(experiment, federation=replace(experiment.federation, engine=engine))
+    config, seed = experiment.config, experiment.seed
+    method, fed = experiment.method, experiment.federation
+    content = digest(fed.task)
     table = {**plain(config), "data": content}
     _check_memory(experiment)
     path = runs.run_path(root, config.name, config.method.kind, seed)
-    method, fed = experiment.method, experiment.federation
     needs = checkpoint.size_bytes(jax.eval_shape(lambda: method.init(fed, keys.root(seed))))
     with (
         Signals() as signals,

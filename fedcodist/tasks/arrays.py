@@ -26,7 +26,8 @@ from fedcodist.data.splits import check_shares, divide
 from fedcodist.data.store import META, locate
 from fedcodist.data.table import Table, call_for_table, read_table
 from fedcodist.errors import data_error
-from fedcodist.objective import Classify, Images
+from fedcodist.objectives.classify import Classify
+from fedcodist.objectives.images import Images
 from fedcodist.readers import files
 from fedcodist.settings import Problem, SettingError, check, nearest, setting, show
 from fedcodist.task import Task

@@ -21,12 +21,13 @@ from fedcodist.data.partition import PARTITIONS, Pachinko, client_names, owners
 from fedcodist.data.splits import choose_public, shuffled
 from fedcodist.data.store import Store, open_store
 from fedcodist.errors import data_error
-from fedcodist.objective import Classify, Images, Scale
+from fedcodist.objectives.classify import Classify
+from fedcodist.objectives.images import Images, Scale
 from fedcodist.settings import Problem, SettingError, check, setting
-from fedcodist.task import Task
+from fedcodist.task import Row, Spec, Task
 from fedcodist.types import Examples, Key, Split
 
-SIDE = 32
+CLASSES, SIDE = 100, 32
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,15 @@ class Cifar100:
         if self.public_labels and self.public != "in_domain":
             raise SettingError([Problem("Cifar100.public_labels", "true", 'false unless public = "in_domain"', "they name other classes")])
 
+    def spec(self) -> Spec:
+        """What is learned, without opening the store."""
+        seen = Images(self.size, self.pad, self.flip, self.public_flips, self.mixup_beta, self.scale, self.per_batch)
+        return Spec(Classify(seen), Row((SIDE, SIDE, 3), "uint8"), Row((), "int32"), CLASSES)
+
     def load(self) -> Task:
         """Open the store, deal its images to clients, divide the clients."""
         store = open_store(self.data, "labelled_images")
-        if store.facts["classes"] != 100:
+        if store.facts["classes"] != CLASSES:
             raise data_error(f"data {self.data}", f"{store.facts['classes']} classes", "CIFAR-100's 100")
         key = keys.derive(keys.root(self.split_seed), self.kind)
         x, y = store["train_x"], store["train_fine"]
@@ -94,12 +100,12 @@ class Cifar100:
         attributes["capacity"] = self.capacity.assign(clients, keys.derive(key, "capacity"), attributes, clients.sizes())
         return Task(
             name=self.kind,
-            objective=Classify(Images(self.size, self.pad, self.flip, self.public_flips, self.mixup_beta, self.scale, self.per_batch)),
+            objective=self.spec().objective,
             clients=clients,
             public=Examples(source["train_x"][public_rows], public_y),
             held_out=Split(x[held_rows[held]], y[held_rows[held]], held_codes[held]),
             test=Split(store["test_x"][test_rows[test]], store["test_fine"][test_rows[test]], test_codes[test]),
-            classes=100,
+            classes=CLASSES,
             attributes=attributes,
             digest=store.digest + (other.digest if other else ""),
             notes=tuple(notes),

@@ -21,9 +21,10 @@ from fedcodist.data.overlap import check_disjoint, digests
 from fedcodist.data.partition import Dirichlet, client_names, owners
 from fedcodist.data.splits import check_shares, choose_public, divide
 from fedcodist.errors import data_error
-from fedcodist.objective import Classify, Images
+from fedcodist.objectives.classify import Classify
+from fedcodist.objectives.images import Images
 from fedcodist.settings import Problem, SettingError, check, setting
-from fedcodist.task import Task
+from fedcodist.task import Row, Spec, Task
 from fedcodist.types import Examples, Key, Split
 
 CLASSES, SIDE, TRAIN = 10, 28, 5_000
@@ -58,6 +59,11 @@ class FashionImages:
             only = 'false with public = "out_of_domain"'
             raise SettingError([Problem("FashionImages.public_labels", "true", only, "shapes have no labels")])
 
+    def spec(self) -> Spec:
+        """What is learned, without reading an image."""
+        seen = Images(self.size, self.pad, self.flip, self.public_flips, self.mixup_beta)
+        return Spec(Classify(seen), Row((SIDE, SIDE, 1), "uint8"), Row((), "int32"), CLASSES)
+
     def load(self) -> Task:
         """Read the images and deal them to clients."""
         key = keys.derive(keys.root(self.split_seed), self.kind)
@@ -84,7 +90,7 @@ class FashionImages:
         unused = TRAIN - sum(map(len, hands))
         return Task(
             name=self.kind,
-            objective=Classify(Images(self.size, self.pad, self.flip, self.public_flips, self.mixup_beta)),
+            objective=self.spec().objective,
             clients=clients,
             public=public,
             held_out=held_out,

@@ -33,7 +33,7 @@ from fedcodist.data.overlap import digests, repeated
 from fedcodist.data.partition import owners
 from fedcodist.data.splits import check_shares, divide, shuffled
 from fedcodist.errors import data_error
-from fedcodist.objective import BOS, EOS, FIRST, PAD, NextToken
+from fedcodist.objectives.next_token import BOS, EOS, FIRST, PAD, NextToken
 from fedcodist.settings import check, setting
 from fedcodist.task import Task
 from fedcodist.types import Examples, Split

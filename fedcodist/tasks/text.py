@@ -18,9 +18,9 @@ from fedcodist.data.capacity import Capacity
 from fedcodist.data.splits import choose_public
 from fedcodist.data.store import Store, open_store
 from fedcodist.errors import data_error
-from fedcodist.objective import NextToken
+from fedcodist.objectives.next_token import NextToken
 from fedcodist.settings import check, setting
-from fedcodist.task import Task
+from fedcodist.task import Row, Spec, Task
 from fedcodist.types import Examples, Split
 
 
@@ -40,6 +40,16 @@ class Text:
     def __post_init__(self) -> None:
         check(self)
 
+    def spec(self) -> Spec:
+        """What is learned, from what the store says of itself."""
+        return self._spec(open_store(self.data, "text"))
+
+    def _spec(self, store: Store) -> Spec:
+        tokens = store.facts["tokens"]["federated"] / max(store.facts["examples"]["federated"], 1) + 1  # with EOS
+        known, line = store.facts["vocabulary"], store["held_out_line"]
+        row = Row((line.shape[1] - 1,), str(line.dtype))
+        return Spec(NextToken(oov=known["oov"], scale=self.scale or round(tokens, 1)), row, row, known["size"])
+
     def load(self) -> Task:
         """Open the store; nothing is read but the clients' names and domains."""
         store = open_store(self.data, "text")
@@ -57,16 +67,15 @@ class Text:
         domains = tuple(store.facts["domains"]) if len(store.facts["domains"]) > 1 else ("all",)
         attributes = _attributes(clients, domains)
         attributes["capacity"] = self.capacity.assign(clients, keys.derive(key, "capacity"), attributes, clients.sizes())
-        tokens = store.facts["tokens"]["federated"] / store.facts["examples"]["federated"] + 1  # with EOS
-        known = store.facts["vocabulary"]
+        spec = self._spec(store)
         return Task(
             name=self.kind,
-            objective=NextToken(oov=known["oov"], scale=self.scale or round(tokens, 1)),
+            objective=spec.objective,
             clients=clients,
             public=Examples(public_x, public_y if self.public_labels else None),
             held_out=_split(store, "held_out", len(domains) > 1),
             test=_split(store, "test", len(domains) > 1),
-            classes=known["size"],
+            classes=spec.classes,
             domains=domains,
             attributes=attributes,
             digest=store.digest + (other.digest if other is not store else ""),

@@ -14,9 +14,9 @@ from fedcodist import keys
 from fedcodist.clients import Clients
 from fedcodist.data.capacity import Capacity
 from fedcodist.data.partition import client_names, owners
-from fedcodist.objective import Classify
+from fedcodist.objectives.classify import Classify
 from fedcodist.settings import checked, setting
-from fedcodist.task import Task
+from fedcodist.task import Row, Spec, Task
 from fedcodist.types import Examples, Split
 
 GROUPS = 5  # clients of the public data and of each split
@@ -45,6 +45,10 @@ class Toy:
     shift: float = setting(1.0, ge=0, le=1e3)  # of the second domain, in every dimension
     split_seed: int = setting(0, ge=0, le=2**63 - 1)
 
+    def spec(self) -> Spec:
+        """What is learned, without drawing anything."""
+        return Spec(Classify(), Row((self.features,), "float32"), Row((), "int32"), self.classes)
+
     def load(self) -> Task:
         """Draw the data."""
         key = keys.derive(keys.root(self.split_seed), self.kind)
@@ -57,7 +61,7 @@ class Toy:
         clients = Clients(x, y, dict(zip(client_names(self.clients), rows, strict=True)), domain)
         return Task(
             name=self.kind,
-            objective=Classify(),
+            objective=self.spec().objective,
             clients=clients,
             public=Examples(self._draw(key, "public", means, _even(self.public))[0]),
             held_out=self._split(key, "held_out", means, self.held_out),
