@@ -29,10 +29,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -53,6 +53,7 @@ model  = {{ kind = "mlp", hidden = [8] }}
 cohort = 4
 work   = {{ kind = "local_sgd", lr = 0.1, batch = 10 }}
 server = {{ kind = "adam", lr = 0.03 }}
+rule   = "{rule}"
 
 [pools.large]
 like    = "small"
@@ -62,11 +63,27 @@ clients = {{ take = 4 }}
 [method]
 {method}
 """
-# {method: (rounds between checkpoints, its table)}. Every second round: then half of the kills leave a journal that is ahead.
-METHODS = {
-    "merged": (2, 'kind = "merged"\nalpha = 0.7\ndistill = { steps = 120, batch = 100 }'),
-    "periodic": (1, 'kind = "periodic"\nperiod = 2\ndistill = { steps = 300, batch = 100 }'),
+
+
+class Arm(NamedTuple):
+    """What is killed. Checkpoints in every second round leave a journal that is ahead after half of the kills."""
+
+    method: str  # its table
+    every: int = 1  # rounds between checkpoints
+    rule: str = "average"
+
+
+MERGED = 'kind = "merged"\nalpha = 0.7\ndistill = { steps = 120, batch = 100 }'
+PERIODIC = 'kind = "periodic"\nperiod = 2\ndistill = { steps = 300, batch = 100 }'
+ARMS = {
+    "merged": Arm(MERGED, every=2),
+    "periodic": Arm(PERIODIC),
+    "scaffold": Arm('kind = "fedavg"', rule="scaffold"),  # the clients' state is in every checkpoint
+    "scaffold-merged": Arm(MERGED, every=2, rule="scaffold"),
+    "scaffold-periodic": Arm(PERIODIC, rule="scaffold"),
+    "feddf": Arm('kind = "feddf"\ndistill = { steps = 60, batch = 100 }', every=2),
 }
+PUBLISHED = ("merged", "periodic")
 
 
 @dataclass
@@ -162,12 +179,11 @@ class Reference:
     start_up: float
 
 
-def reference(method: str, rounds: int, place: Path, cache: Path) -> Reference:
+def reference(name: str, rounds: int, place: Path, cache: Path) -> Reference:
     """Run the config twice without a kill: the first fills the compilation cache, the second is timed, and both must agree."""
-    config = place / f"{method}.toml"
-    every, table = METHODS[method]
-    config.write_text(CONFIG.format(rounds=rounds, every=every, method=table))
-    first, second = (undisturbed(config, place / f"{method}-{name}", cache) for name in ("first", "second"))
+    config = place / f"{name}.toml"
+    config.write_text(CONFIG.format(rounds=rounds, **ARMS[name]._asdict()))
+    first, second = (undisturbed(config, place / f"{name}-{time}", cache) for time in ("first", "second"))
     if (first.files, first.stdout) != (second.files, second.stdout):
         raise RuntimeError("two undisturbed runs differ")
     if not {"safetensors", "jsonl", "json"} <= {name.rpartition(".")[2] for name in second.files}:
@@ -192,10 +208,10 @@ def differences(want: Reference, out: Path, ended: Ended) -> list[str]:
     return odd + (["stdout"] if ended.stdout != want.stdout else [])
 
 
-def storm(kills: int, seed: int, place: Path, cache: Path, methods: tuple[str, ...], rounds: int, once: bool = False) -> Iterator[Tally]:
-    """Runs, one method after the other, under random kills; yields the tally after each run that got to its end."""
+def storm(kills: int, seed: int, place: Path, cache: Path, arms: Sequence[str], rounds: int, once: bool = False) -> Iterator[Tally]:
+    """Runs, one arm after the other, under random kills; yields the tally after each run that got to its end."""
     draw = random.Random(seed)
-    references = itertools.cycle([reference(method, rounds, place, cache) for method in methods])
+    references = itertools.cycle([reference(name, rounds, place, cache) for name in arms])
     tally = Tally()
     pace = 1.0  # how much slower than at the time of the reference this machine is now, by its last start
     while tally.kills < kills:
@@ -230,7 +246,7 @@ def provenance(args: argparse.Namespace) -> dict[str, Any]:
     from fedcodist.runs.environment import fingerprint
 
     on = fingerprint() | {"fedcodist": fedcodist.__version__}
-    how = {"rounds": args.rounds, "seed": args.seed, "once": args.once}
+    how = {"arms": list(args.arms), "rounds": args.rounds, "seed": args.seed, "once": args.once}
     return {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "on": {key: on[key] for key in ENVIRONMENT}, "how": how}
 
 
@@ -240,6 +256,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0, help="of the times of the kills")
     parser.add_argument("--rounds", type=int, default=60, help="of a run")
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=PUBLISHED, help="what is killed, in turn")
     parser.add_argument("--once", action="store_true", help="kill each run once: as many ends as kills")
     parser.add_argument("--keep", action="store_true", help="keep the directory of the runs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was seen, and on what")
@@ -248,7 +265,7 @@ def main(argv: list[str] | None = None) -> int:
     place = Path(tempfile.mkdtemp(prefix="kills-"))
     tally, began = Tally(), time.monotonic()
     try:
-        for tally in storm(args.kills, args.seed, place, cache, tuple(METHODS), args.rounds, args.once):
+        for tally in storm(args.kills, args.seed, place, cache, args.arms, args.rounds, args.once):
             if sys.stderr.isatty():
                 print(f"\r{tally.kills} of {args.kills}", end="\r", file=sys.stderr)
     finally:

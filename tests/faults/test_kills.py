@@ -9,7 +9,7 @@ from faults import kills, marked
 
 def test_a_run_killed_at_random_times_ends_with_the_bytes_of_an_undisturbed_one(tmp_path):
     tally = kills.Tally()
-    for tally in kills.storm(3, 1, tmp_path, Path(os.environ["FEDCODIST_CACHE"]), ("merged",), rounds=30):
+    for tally in kills.storm(3, 1, tmp_path, Path(os.environ["FEDCODIST_CACHE"]), ("scaffold-merged",), rounds=30):
         assert not tally.wrong, tally.wrong[-1]
     assert tally.kills == 3 and tally.runs >= 1
     assert tally.phases["start-up"] < 3, "no kill met a run that had begun"
