@@ -6,13 +6,12 @@ import argparse
 import json
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fedcodist.cli import arguments
 from fedcodist.cli.arguments import Once, Parser
-from fedcodist.errors import ConfigError, DataError, data_error
+from fedcodist.errors import DataError
 
 HELP = "Prepare, verify and look at data."
 EXAMPLE = "fedcodist data list"
@@ -83,10 +82,11 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _prepare(args: argparse.Namespace) -> int:
+    from fedcodist.config import toml
     from fedcodist.data import prepare
     from fedcodist.reports import progress
 
-    dataset = prepare.read(args.dataset, _settings(args.set))
+    dataset = prepare.read(args.dataset, toml.assigned(args.set))
     source = Path(os.path.expanduser(args.source)) if args.source is not None else None
     try:
         with progress.counting(args.quiet) as count:
@@ -99,20 +99,10 @@ def _prepare(args: argparse.Namespace) -> int:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    from fedcodist.data import store
+    from fedcodist.data import store, verification
     from fedcodist.reports import tables
 
-    rows, wrong = [], []
-    for name in args.stores or sorted(store.stores()):
-        columns, found = {}, []
-        try:
-            opened = store.open_store(name)
-            columns, found = opened.columns, [f"{line}; prepare it again" for line in store.verify(opened)]
-        except DataError as error:  # of one store: the others are still to be read
-            found = error.lines
-        wrong += found
-        size = sum(column["bytes"] for column in columns.values())
-        rows.append({"store": str(name), "columns": len(columns), "bytes": size, "verified": "no" if found else "yes"})
+    rows, wrong = verification.verify(args.stores or sorted(store.stores()))
     print(tables.render(rows, args.format))
     if wrong:
         raise DataError("\n".join(wrong))
@@ -120,10 +110,12 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
+    from fedcodist.config import named
     from fedcodist.data import survey
     from fedcodist.reports import tables
 
-    found = survey.survey_public(opened) if (opened := _public(args.what)) else survey.survey(_task(args.what, args.set).load())
+    public = named.public(args.what)
+    found = survey.survey_public(public) if public else survey.survey(named.task(args.what, args.set).load())
     if args.format == "json":
         print(json.dumps(found._asdict(), indent=2))
     else:
@@ -141,51 +133,3 @@ def _show(args: argparse.Namespace) -> int:
         shared = ", ".join(f"{count} rows of {later} that are also in {earlier}" for later, earlier, count in found.overlaps)
         raise DataError(f"{args.what}: got {shared}; allowed none (--allow-overlap)")
     return 0
-
-
-def _public(what: str) -> Any:
-    """A store that is only public data, and so no task by itself."""
-    from fedcodist.data import store
-
-    if not (store.locate(what) / store.META).is_file():
-        return None
-    opened = store.open_store(what)
-    facts = opened.facts
-    other = facts["kind"] == "labelled_images" and facts["classes"] != 100
-    return opened if other or (facts["kind"] == "text" and not facts["examples"]["federated"]) else None
-
-
-def _task(what: str, assignments: list[str]) -> Any:
-    """The task of a config, or the usual task of a store. Overlaps are left in, for they are what is looked for."""
-    from fedcodist import config, settings
-    from fedcodist.data import store
-    from fedcodist.tasks import Arrays, Cifar100, Text
-
-    if (store.locate(what) / store.META).is_file():
-        opened = store.open_store(what)
-        tasks = {"labelled_images": (Cifar100, {"data": what}), "text": (Text, {"data": what}), "own": (Arrays, {"path": str(opened.path)})}
-        if opened.facts["kind"] not in tasks:
-            raise data_error(f"data {what}", f"a store of {opened.facts['kind']}", f"one of {', '.join(tasks)}")
-        cls, place = tasks[opened.facts["kind"]]
-        problems: list[settings.Problem] = []
-        task: Any = settings.read_part(cls, _settings(assignments) | place, "", problems)
-        if problems:
-            raise ConfigError("\n".join(map(str, problems)))
-    elif what in config.shipped() or os.path.lexists(what):
-        task = config.read(what, assignments).task
-    else:
-        known = [*store.stores(), *config.shipped()]
-        hint = settings.nearest(what, known)
-        raise ConfigError(
-            str(settings.Problem("data show", settings.show(what), "a prepared store, or a config", hint or "fedcodist data list"))
-        )
-    if isinstance(task, Text):
-        return replace(task, public_labels=True)  # they say where a sentence ends
-    return replace(task, overlap="allow") if hasattr(task, "overlap") else task
-
-
-def _settings(assignments: list[str]) -> dict[str, Any]:
-    """The table of all `--set KEY=VALUE`."""
-    from fedcodist.config import toml
-
-    return toml.override(toml.Source("--set", {}, {}), assignments).table

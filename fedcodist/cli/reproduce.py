@@ -4,6 +4,7 @@ the studies that go beyond it."""
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ HELP = (
     "each claim; or (studies) those that go beyond the paper. The same command again resumes what is unfinished and skips what is done."
 )
 BUDGETS = ("smoke", "small", "full")
-SUMMARY, PAGE = "results.json", "results.md"
 
 
 def add(parser: Parser) -> None:
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     from fedcodist.runs import session
 
     arguments.prepare_jax()
-    from fedcodist.reproduce import page, running, selection
+    from fedcodist.reproduce import page, running, selection, writing
 
     if args.docs is not None:
         drawing.load_matplotlib()  # now, and not after hours of training
@@ -68,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
     chosen = selection.choose(every, args.cell, parse_seeds(args.seeds) if args.seeds is not None else None)
     root = Path(args.out)
     place = root / f"{args.table}-{args.budget}"
+    write = partial(writing.write, args.table, args.budget, every, root, place)
     if args.list:
         rows, left = running.listing(chosen, root)
         print(tables.render(rows, args.format))
@@ -77,17 +78,17 @@ def run(args: argparse.Namespace) -> int:
     wrong: dict[str, str] = {}
     if not args.report:
         wanted = running.jobs(chosen, root, args.workers)
-        wrong = running.run(wanted, root, args.quiet, between=lambda: _write(args, every, root, place, draw=False))
-    result = _write(args, every, root, place, draw=True)
+        wrong = running.run(wanted, root, args.quiet, between=lambda: write(draw=False))
+    result = write(draw=True)
     _print(args, result, {cell.id for cell in chosen}, place)
     if args.docs is not None:  # last: words there may have gone stale with new numbers, and these are on the screen by now
-        _publish(result, Path(args.docs), place.name)
+        writing.publish(result, Path(args.docs), place.name)
     return session.DivergedRun.code if wrong else 0
 
 
 def _print(args: argparse.Namespace, result: Any, chosen: set[str], place: Path) -> None:
     from fedcodist.reports import tables
-    from fedcodist.reproduce import claims, results, sections
+    from fedcodist.reproduce import claims, results, sections, writing
 
     if args.format == "json":
         print(results.dump(result))
@@ -99,31 +100,4 @@ def _print(args: argparse.Namespace, result: Any, chosen: set[str], place: Path)
             print("\nThe paper's claims:")
         for found in judged:
             print(f"({found.claim.name}) {found.verdict}: {found.why}")
-        print(f"\nresults: {place / PAGE}")
-
-
-def _write(args: argparse.Namespace, every: Any, root: Path, place: Path, draw: bool) -> Any:
-    """The result file, the page beside it, and figures if they can be drawn here; all cells, whichever were chosen now."""
-    from fedcodist.reports import report
-    from fedcodist.reproduce import figures, page, results, running
-
-    result = results.collect(args.table, args.budget, every, root, running.failed(root))
-    place.mkdir(parents=True, exist_ok=True)
-    (place / SUMMARY).write_text(results.dump(result) + "\n", "utf-8")
-    draw = draw and report.available()
-    if draw:
-        figures.draw(result, place)
-    (place / PAGE).write_text(page.render([result], beside="", drawn=draw), "utf-8")
-    return result
-
-
-def _publish(result: Any, docs: Path, name: str) -> None:
-    """The result among those of a directory of docs, beside what was run elsewhere, and its page made again."""
-    from fedcodist.reproduce import elsewhere, page, results
-    from fedcodist.storage import durable
-
-    shipped = docs / page.FOLDER / f"{name}.json"
-    shipped.parent.mkdir(parents=True, exist_ok=True)
-    joined = elsewhere.join(result, results.read(shipped)) if shipped.is_file() else result
-    durable.replace_file(shipped, (results.dump(joined) + "\n").encode())  # whole: another machine's hours may be in it
-    page.write(docs, drawn=True)
+        print(f"\nresults: {place / writing.PAGE}")

@@ -106,6 +106,15 @@ def find_lines(text: str) -> tuple[dict[str, int], dict[int, int]]:
     return lines, twice
 
 
+def assigned(assignments: list[str]) -> dict[str, Any]:
+    """The table that `--set KEY=VALUE` makes by itself.
+
+    >>> assigned(["a.b=1"])
+    {'a': {'b': 1}}
+    """
+    return override(Source("--set", {}, {}), assignments).table
+
+
 def override(source: Source, assignments: list[str]) -> Source:
     """The source with every `a.b=value` on top. A value is read as TOML; what is no TOML is a string."""
     table = _copy(source.table)

@@ -175,7 +175,7 @@ def note(root: Path, run: str, why: str | None) -> None:
     durable.replace_file(root / FAILED, (json.dumps(known, indent=1, sort_keys=True) + "\n").encode())
 
 
-def run(wanted: Sequence[Job], root: Path, quiet: bool = False, between: Callable[[], None] = lambda: None) -> dict[str, str]:
+def run(wanted: Sequence[Job], root: Path, quiet: bool = False, between: Callable[[], object] = lambda: None) -> dict[str, str]:
     """Train what is not finished, in order. Gives back what failed in this call. `between` is called when all methods of a seed are over,
     so that whoever waits for a table finds one."""
     states = {job.path: state(job) for job in wanted}
