@@ -38,6 +38,8 @@ from fedcodist import (
 from fedcodist.cli.arguments import prepare_jax
 from fedcodist.servers import Adam
 
+ROUNDS = 1_000  # more than any bench has turns: the students' rate decays over them
+
 
 class Lazy(Mapping[str, Any]):
     """Clients whose data is made when it is asked for, so that it does not count in the memory of a round."""
@@ -98,7 +100,8 @@ def federation(
     task = Task("images", Classify(Images(size=w.CROP)), everyone, Examples(public), Split(x, y), Split(x, y), w.CLASSES)
     pools = {size: pool(size, data[size], work.cohort) for size in sizes}
     method = MergedCodist(alpha=Constant(w.ALPHA), distill=Distiller(steps=w.STEPS, batch=w.PUBLIC_BATCH, eps=w.STUDENT_EPS))
-    return Federation(task, pools, engine=engine), method if work.family == "w3" else FedAvg()
+    fed = Federation(task, pools, engine=engine, rounds=ROUNDS)
+    return fed, method if work.family == "w3" else FedAvg()
 
 
 def wide() -> float:
