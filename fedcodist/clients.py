@@ -1,7 +1,7 @@
 """Whose data is whose: clients as a mapping from id to examples, read one at a time.
 
 Nothing here copies the data of all clients: a client is a list of rows in arrays that may be memory-mapped. Any other mapping with
-the same two questions, `clients[id]` and `len(clients)`, works as well; a plain dict of Examples is the usual one in tests.
+`clients[id]`, iteration and `len(clients)` works as well; tests usually have a plain dict of Examples.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedcodist.types import Array, Examples
 
 @dataclass(frozen=True, eq=False)
 class Spans(Mapping[str, np.ndarray]):
-    """Rows that lie together: client k has those from start[k] to stop[k]. A million clients cost three arrays and their names.
+    """Contiguous rows: client k has those from start[k] to stop[k]. A million clients cost two arrays and their names.
 
     >>> spans = Spans(["a", "b"], np.array([0, 2]), np.array([2, 6]))
     >>> spans["b"].tolist(), spans.of("b"), spans.sizes()
@@ -30,7 +30,7 @@ class Spans(Mapping[str, np.ndarray]):
 
     @classmethod
     def ending(cls, names: Sequence[str], ends: np.ndarray) -> Spans:
-        """Clients one after the other, each up to its end.
+        """Clients one after the other; each begins where the one before it ends.
 
         >>> Spans.ending(["a", "b"], np.array([2, 6])).sizes()
         {'a': 2, 'b': 4}
@@ -42,7 +42,7 @@ class Spans(Mapping[str, np.ndarray]):
         return {name: k for k, name in enumerate(self.names)}
 
     def of(self, client: str) -> slice:
-        """Where the client's rows are: a slice reads neighbours, and no copy is made of what is mapped."""
+        """The client's rows as a slice, which is read from a memory map without a copy."""
         k = self._place[client]
         return slice(int(self.start[k]), int(self.stop[k]))
 
@@ -112,7 +112,7 @@ class Clients(Mapping[str, Examples]):
         return max(self.sizes().values(), default=0)
 
     def only(self, ids: Iterable[str], domain: int | None = None) -> Clients:
-        """These clients, with only their examples of one domain if one is named. Clients left without examples go."""
+        """These clients, restricted to one domain if one is named. Clients without any examples are left out."""
         if domain is None and isinstance(self.rows, Spans):
             return Clients(self.x, self.y, self.rows.only(ids), self.domain)
         rows = {client: self.rows[client] for client in ids}
@@ -123,7 +123,7 @@ class Clients(Mapping[str, Examples]):
 
 
 def grows(clients: Mapping[str, Examples]) -> bool:
-    """Whether more clients may come than there are now."""
+    """Whether more clients may join during a run."""
     return getattr(clients, "grows", False)
 
 

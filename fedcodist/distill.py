@@ -1,6 +1,6 @@
-"""Knowledge distillation on the server (spec 1.1, A14-A24; N teachers: 2.2): what a student is asked to say, and the steps it takes.
+"""Knowledge distillation on the server (spec 1.1, A14-A24; N teachers: 2.2): a student's targets, and the steps that it takes.
 
-Teachers are frozen, so each speaks once a batch and every student hears the same words. The student's own start is a teacher too: the
+Teachers are frozen, so the logits of each are computed once a batch and serve every student. The student's own start is a teacher too: the
 self-weight gamma regularises towards it. Public data comes as one endless reshuffled stream; a position in it is a function of how many
 distillations came before, so there is no iterator to save.
 """
@@ -23,18 +23,18 @@ from fedcodist.settings import Problem, SettingError, check, setting
 from fedcodist.types import Array, Key, Model, Objective, Params, Tree
 
 CHUNK_BYTES = 32 * 2**20  # of teacher logits in one piece of the steps; there are at most two at a time
-ROUNDING = 1e-6  # nats: a loss below this before the first step is rounding, of teachers and a student that say the same
-TINY = 1e-30  # a gate smaller than this is taken for this: float32 has no such small numbers
-GOOD_LENGTH = 16  # steps of a piece, that what it costs to begin one does not count
+ROUNDING = 1e-6  # nats: a smaller loss before the first step is a rounding error, where teachers and student agree
+TINY = 1e-30  # the smallest gate that float32 can divide by
+GOOD_LENGTH = 16  # minimum steps per piece, to amortise the start of each
 
 
 @dataclass(frozen=True)
 class Distiller:
     """One distillation: `steps` Adam steps with fresh state (A15), on batches of public data.
 
-    `labels` is the weight of the true labels in the target, for public data that has them; the paper uses none. `gate` lets each teacher
-    speak up where it is sure: for each example its weight is multiplied by exp(-entropy / gate), so a small gate listens to the surest
-    alone; 0 is off, as in the paper.
+    `labels` is the weight of the true labels in the target, for public data that has them; the paper uses none. `gate` weighs each teacher
+    by its confidence: for each example its weight is multiplied by exp(-entropy / gate), so that with a small gate only the most
+    confident teacher counts; 0 is off, as in the paper.
     """
 
     steps: int = setting(32, ge=1, le=10**6)
@@ -75,12 +75,12 @@ class Distiller:
 
 @lru_cache(maxsize=2)
 def _reshuffled(key: tuple[int, int], n: int) -> np.ndarray:
-    """The order of an epoch. Kept for the next rounds: with millions of public examples it takes a second to draw."""
+    """The order of an epoch, cached for the next rounds: with millions of public examples it takes a second to draw."""
     return keys.permutation(np.array(key, np.uint32), n)
 
 
 def targets(logits: Sequence[Array], weights: Array, temperatures: Array, mix: str = "probs", gate: float = 0.0) -> Array:
-    """What the student should say, as logits: q = sum_j w_j softmax(z_j / T_j), or the softmax of the mixed logits.
+    """The student's targets as logits: q = sum_j w_j softmax(z_j / T_j), or the softmax of the mixed logits.
 
     >>> import jax.numpy as jnp
     >>> z = [jnp.log(jnp.array([0.2, 0.8])), jnp.log(jnp.array([0.6, 0.4]))]
@@ -97,23 +97,23 @@ def targets(logits: Sequence[Array], weights: Array, temperatures: Array, mix: s
         loud = [jnp.exp(share) for share in shares] if gate > 0 else weights
         return sum(loud[j] * jnp.where(weights[j] > 0, z, 0.0) for j, z in enumerate(tempered))  # type: ignore[return-value]
     said = [jnp.where(weights[j] > 0, jax.nn.log_softmax(z) + shares[j], -jnp.inf) for j, z in enumerate(tempered)]
-    return reduce(jnp.logaddexp, said)  # two by two: on a CPU a sum over stacked teachers takes many times as long
+    return reduce(jnp.logaddexp, said)  # pairwise: on a CPU a sum over stacked teachers takes many times as long
 
 
 def gated(logits: Sequence[Array], shares: Sequence[Array], gate: float) -> list[Array]:
-    """Each teacher's log-weight for each example, [..., 1]: less by its entropy there over `gate`, and then together 1.
+    """Each teacher's log-weight for each example, [..., 1]: reduced by its entropy there over `gate`, then normalised.
 
-    A teacher that has no weight stays silent, even if what it says is not a number.
+    A teacher without weight does not count, even if its logits are not finite.
     """
     unsure = [jnp.where(jnp.isneginf(share), jnp.inf, _entropy(z)) for z, share in zip(logits, shares, strict=True)]
-    least = reduce(jnp.minimum, unsure)  # so that the surest is heard however small the gate is
+    least = reduce(jnp.minimum, unsure)  # so that the most confident teacher counts however small the gate is
     heard = [share - (entropy - least) / max(gate, TINY) for share, entropy in zip(shares, unsure, strict=True)]
     total = reduce(jnp.logaddexp, heard)
     return [h - total for h in heard]
 
 
 def _entropy(logits: Array) -> Array:
-    """Of what a teacher says of each example, in nats: [..., 1]. What it holds for impossible adds nothing."""
+    """The entropy of a teacher's prediction for each example, in nats: [..., 1]. A class of probability zero adds nothing."""
     said = jax.nn.log_softmax(logits)
     return -jnp.sum(jnp.where(jnp.isneginf(said), 0.0, jnp.exp(said) * said), -1, keepdims=True)
 
@@ -125,7 +125,7 @@ def with_labels(target: Array, y: Array, weight: float) -> Array:
 
 
 class TeacherBatch(NamedTuple):
-    """What the teachers say of some steps' batches."""
+    """The teachers' logits on the batches of some steps."""
 
     first: int  # the number of the first of these steps
     inputs: Array  # [steps, batch, ...]

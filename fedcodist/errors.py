@@ -1,7 +1,7 @@
 """Failures that a user can act on: one line each, and the exit code of the command line.
 
-2 usage or config, 3 data, 4 checkpoint or resume, 5 run directory busy, 6 input or output, 7 diverged, 9 memory, 10 network. Anything
-else that is raised is a bug of ours (70).
+2 usage or config, 3 data, 4 checkpoint or resume, 5 run directory busy, 6 input or output, 7 diverged, 9 memory, 10 network. Any
+other exception is a bug in this package (70).
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from fedcodist.settings import Problem
 
 
 class Failure(Exception):
-    """A failure with an exit code. Its message is one line for each thing that is wrong."""
+    """A failure with an exit code. Its message has one line for each problem."""
 
     code = 70
 
     @property
     def lines(self) -> list[str]:
-        """What to print, without the word error."""
+        """The lines to print, without the word error."""
         return str(self).splitlines() or [type(self).__name__]
 
 
@@ -41,7 +41,7 @@ class DataError(Failure):
 
 
 def data_error(where: str, got: str, allowed: str, hint: str = "") -> DataError:
-    """The error that says where, what was found and what is allowed, whatever bytes a file's name is made of.
+    """The error that says where, what was found and what is allowed; file names are escaped.
 
     >>> print(data_error("a\\nb.npz", "a directory", "a .npz file"))
     a\\nb.npz: got a directory; allowed a .npz file

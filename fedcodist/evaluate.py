@@ -17,22 +17,22 @@ from fedcodist.errors import DataError
 from fedcodist.federation import Federation
 from fedcodist.types import Model, Objective, Params, Split, Voice
 
-LOGIT_BYTES = 8 * 2**20  # of one evaluation batch: what is much larger leaves the cache, and may be mapped and cleared anew every time
-ROWS, BATCHES = 100, 5  # at most so many rows in a batch, whose activations then stay near the processor, and batches in a program
+LOGIT_BYTES = 8 * 2**20  # of one evaluation batch: larger ones leave the cache, and their memory may be mapped and cleared anew every time
+ROWS, BATCHES = 100, 5  # at most so many rows in a batch, so that activations stay in the cache, and so many batches in a program
 Metrics = dict[str, dict[str, float]]  # {domain: {metric: value}}, with "all" for every row
 
 
 def evaluate(fed: Federation, models: Mapping[str, Voice | Params], split: str = "held_out") -> dict[str, Metrics]:
     """{model: {domain: {metric: value}}} on held_out or test. `accuracy_clients` is the mean over clients of each one's accuracy.
 
-    Parameters alone are of the pool of that name.
+    A model given by its parameters alone has the architecture of the pool of that name.
     """
     data = fed.task.split(split)
     return {name: summarise(fed, data, measure(fed, [_voice(fed, name, model)], data)) for name, model in models.items()}
 
 
 def ensemble(fed: Federation, models: Mapping[str, Voice | Params], split: str = "held_out") -> Metrics:
-    """{domain: {metric: value}} of all pools' models together: the mean of what they think likely."""
+    """{domain: {metric: value}} of all pools' models as an ensemble: the mean of their probabilities."""
     data = fed.task.split(split)
     return summarise(fed, data, measure(fed, [_voice(fed, name, models[name]) for name in fed.names], data))
 
@@ -42,7 +42,7 @@ def _voice(fed: Federation, name: str, model: Voice | Params) -> Voice:
 
 
 def measure(fed: Federation, voices: Sequence[Voice], data: Split) -> dict[str, np.ndarray]:
-    """The sums of every row of a split, under one model or under several that speak together."""
+    """The sums of every row of a split, under one model or under an ensemble of several."""
     models, params = tuple(voice.model for voice in voices), tuple(voice.params for voice in voices)
     objective = fed.task.objective
     if not len(data.x):
@@ -85,7 +85,7 @@ def _metrics(objective: Objective, data: Split, sums: Mapping[str, np.ndarray], 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _measure(models: tuple[Model, ...], objective: Objective, params: tuple[Params, ...], x: Any, y: Any) -> dict[str, Any]:
-    """The sums of every row: x and y are [batches, rows, ...]. Several models speak with one voice, the mean of their probabilities."""
+    """The sums of every row: x and y are [batches, rows, ...]. The prediction of several models is the mean of their probabilities."""
 
     def batch(at: Any) -> dict[str, Any]:
         seen = objective.inputs(at[0])

@@ -26,7 +26,7 @@ from fedcodist.settings import Problem, SettingError
 from fedcodist.task import Task
 from fedcodist.types import Answer, Ask, Engine, Info, Key, Params, PoolState, State, Tree, Voice, Work
 
-ENGINE = "fedcodist.engines.compiled:Compiled"  # the default, by name: the core knows no engine
+ENGINE = "fedcodist.engines.compiled:Compiled"  # the default, by name, because the core imports no engine
 Hears = Mapping[str, Mapping[str, tuple[float, float]]]  # {student: {teacher: (weight, temperature)}}
 
 
@@ -61,7 +61,7 @@ class Federation:
 
         def place(name: str) -> tuple[int, tuple[str, ...]]:
             pool = self.pools[name]
-            return tree.size(pool.shapes), () if clients.grows(pool.clients) else pool.ids  # a place must not change with newcomers
+            return tree.size(pool.shapes), () if clients.grows(pool.clients) else pool.ids  # its number must not change when clients join
 
         return tuple(sorted(self.pools, key=place))
 
@@ -73,7 +73,7 @@ class Federation:
         return topology.weigh(self.topology, self.names)
 
     def init(self, key: Key) -> State:
-        """Every pool at its beginning: given parameters, or drawn ones."""
+        """The state before round 1: given parameters, or drawn ones."""
         state = {}
         for rank, name in enumerate(self.names):
             pool = self.pools[name]
@@ -87,13 +87,13 @@ class Federation:
         return {name: Voice(self.pools[name].model, state[name].params) for name in self.names}
 
     def gradients(self, state: State, t: int, key: Key) -> tuple[State, dict[str, Tree], Info]:
-        """Every pool talks with its clients, all of them in step, one gathering an exchange: the states with what the rules keep, each
-        pool's gradient, and what was seen on the way. A pool that loses its quorum has no gradient in this round."""
+        """Every pool talks with its clients, all pools in lockstep and with one `gather` for each exchange. Returns the states with what
+        the rules keep, each pool's gradient, and info. A pool that loses its quorum has no gradient in this round."""
         state, grads, info = dict(state), {}, {}
         talks = {name: self.pools[name].rule.talk(self, self.pools[name], state[name], t, key) for name in self.names}
         asks = {name: next(talk) for name, talk in talks.items()}
         while asks:
-            order = [name for name in reversed(self.names) if name in asks]  # the largest models first: cores then end together
+            order = [name for name in reversed(self.names) if name in asks]  # the largest models first: cores finish together
             answers = iter(self.gather([ask for name in order for ask in asks[name]]))
             for name in order:
                 said = [next(answers) for _ in asks.pop(name)]
@@ -174,7 +174,7 @@ class Federation:
                 ahead = self.engine.host.start(partial(speak, piece + 1))
             with timed_wait("distil: students"):
                 lesson = partial(self._learn, how, t, salt, state, heard, taught)
-                for i, after, *values in self.engine.host.map(lesson, reversed(taught)):  # the largest has the longest way
+                for i, after, *values in self.engine.host.map(lesson, reversed(taught)):  # the largest model takes longest
                     state[i] = after
                     seen[i].append([np.asarray(v) for v in values])
         info = {i: _heard(i, taught[i], *(np.concatenate(v) for v in zip(*seen[i], strict=True))) for i in taught}
@@ -184,14 +184,14 @@ class Federation:
         return {i: state[i][0] for i in taught}, info
 
     def start(self, verb: Callable[..., Any], *args: Any, **more: Any) -> Callable[[], Any]:
-        """Begin a verb beside the next one: call what is returned for its result. For verbs that do not need each other's."""
+        """Begin a verb in parallel with the next one, of which it is independent; call what is returned for its result."""
         begun = self.engine.host.start(partial(verb, *args, **more))
 
         def result() -> Any:
             try:
                 with timed_wait("distil"):
                     return begun.result()
-            except BaseException:  # an interrupt, maybe: then nobody will ask again
+            except BaseException:  # perhaps an interrupt: then nobody will wait for it again
                 begun.cancel()
                 raise
 
@@ -220,8 +220,8 @@ class Federation:
         return after
 
     def teachers(self, student: str) -> dict[str, tuple[float, float]]:
-        """{teacher: (weight, temperature)} in canonical order; the student itself speaks with weight gamma at temperature 1. One that
-        hears nobody else (topology "self") does so at its own temperature as a teacher: at 1 it would have nothing to learn."""
+        """{teacher: (weight, temperature)} in canonical order; the student itself has weight gamma and temperature 1. One without
+        other teachers (topology "self") hears itself at its own temperature as a teacher: at 1 there would be nothing to learn."""
         others = {j: w for j, w in self.table[student].items() if j != student}
         if not others:
             return {student: (1.0, self.pools[student].teaches.temperature)}
@@ -232,7 +232,7 @@ class Federation:
     def _speak(
         self, how: Distiller, speakers: dict[str, Voice], order: Sequence[np.ndarray], salt: Key, piece: int
     ) -> distill.TeacherBatch:
-        """What all teachers say of a piece of the public data."""
+        """The logits of all teachers on a piece of the public data."""
         public, rows = self.task.public, order[piece]
         first = sum(map(len, order[:piece]))
         with timed("distil: public data"):
@@ -270,8 +270,8 @@ class Federation:
 
 
 def _heard(student: str, teachers: Iterable[str], losses: np.ndarray, agreed: np.ndarray) -> Info:
-    """The loss of the first and the last steps, and with each teacher how often the student guessed alike, before and after;
-    `agreed` if all of them said the same from the start."""
+    """The loss of the first and the last steps, and how often the student's prediction agreed with each teacher's, before and after;
+    `agreed` if teachers and student gave the same distributions from the start."""
     few = distill.edge_steps(len(losses))
     alike = {"agreed": True} if losses[0] < distill.ROUNDING else {}
     return alike | {

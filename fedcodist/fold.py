@@ -31,7 +31,7 @@ def usable(reply: Reply) -> Array:
 
 
 class Weighted:
-    """Weighted sums of what `summed` takes from each reply, and the counts of replies: what most folds have in common."""
+    """Weighted sums of what `summed` takes from each reply, and the counts of replies: the common part of most folds."""
 
     each: ClassVar[bool] = False
 
@@ -45,7 +45,7 @@ class Weighted:
 
     def add(self, total: Total, reply: Reply) -> Total:
         good = usable(reply)
-        absent = reply.weight == 0  # a place that was only padded into a block: neither used nor dropped
+        absent = reply.weight == 0  # a padded place of a block: neither used nor dropped
         weight = jnp.where(good, reply.weight, 0.0)
 
         def weighted(a: Array, b: Array) -> Array:

@@ -1,4 +1,4 @@
-"""A Python function by its name, "module:function": how a config names what somebody wrote themselves."""
+"""A Python function by its name, "module:function": how a config names a user's own code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def function(text: str) -> Callable[..., Any]:
     """
     module, _, name = text.partition(":")
     if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # a module beside one's config, as `python -m` would find it; behind all others, so it hides none
+        sys.path.append(os.getcwd())  # the working directory, as with `python -m`, but last, so that it hides no other module
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, TypeError, ValueError) as error:

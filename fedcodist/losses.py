@@ -18,7 +18,7 @@ Loss = Callable[[Array, Array], Array]
 
 
 def kl(target: Array, logits: Array) -> Array:
-    """KL(target || student), the paper's loss (A22): the student must cover all that the target thinks possible.
+    """KL(target || student), the paper's loss (A22): the student must cover everything that the target considers possible.
 
     >>> import jax.numpy as jnp
     >>> round(float(kl(jnp.log(jnp.array([0.5, 0.5])), jnp.log(jnp.array([0.25, 0.75])))), 4)

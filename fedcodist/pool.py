@@ -1,4 +1,4 @@
-"""A pool: one population of clients, one architecture, one server model, and how it is trained, taught and heard."""
+"""A pool: one population of clients, one architecture, one server model, and how it trains, learns and teaches."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Pool:
     fold: Fold = Mean()
     rule: Rule = Average()
     start: Params = None  # given initial parameters, instead of model.init
-    spare: int = 0  # clients that a question names beyond the cohort, for engines that ask more than they need
+    spare: int = 0  # clients that a question names beyond the cohort, for engines that over-select
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ class Pool:
         return tuple(ids[i] for i in np.sort(drawn[: self.cohort])), tuple(ids[i] for i in drawn[self.cohort :])
 
     def fresh(self, params: Params, kept: Tree = ()) -> PoolState:
-        """These parameters with the server optimizer at its beginning."""
+        """These parameters with a new state of the server optimizer."""
         return PoolState(params, self.server.init(params), kept)
 
 

@@ -1,9 +1,9 @@
-"""Where the time of a round goes, for `run --profile`. Nothing is measured, and nothing waits, unless somebody watches.
+"""Where the time of a round goes, for `run --profile`. Nothing is measured, and nothing waits, unless `watch` is active.
 
 `timed("clients")` around a piece of work adds its wall time under that name; of spans within each other the outermost counts, so that those
 of the thread that runs the rounds, and what is left, add up to the round. Work of other threads goes under names that end with "threads":
-they run beside each other, and a thread that is kept from its core is still counted, so their sum may be more than the cores' time. JAX
-gives results before they are computed, so a span that ends with one waits for it.
+they run in parallel, and a thread that waits for its core is still counted, so their sum may exceed the cores' time. JAX returns
+results before they are computed, so a span that ends with one waits for it.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ THREADS = " (threads)"
 
 
 class Clock:
-    """Seconds by name since the last look."""
+    """Seconds by name since the last `take`."""
 
     def __init__(self) -> None:
         self._lock, self._seconds, self.thread = Lock(), dict[str, float](), get_ident()
 
     def add(self, name: str, seconds: float) -> None:
-        """More of it; from any thread."""
+        """Add seconds under a name; thread-safe."""
         name = name if get_ident() == self.thread else name + THREADS
         with self._lock:
             self._seconds[name] = self._seconds.get(name, 0.0) + seconds
 
     def take(self) -> dict[str, float]:
-        """What came together, and begin again."""
+        """The seconds so far; begin again at zero."""
         with self._lock:
             taken, self._seconds = self._seconds, {}
         return {name: round(seconds, 5) for name, seconds in taken.items()}
@@ -42,7 +42,7 @@ _open = local()  # whether this thread is in a span already
 
 @contextmanager
 def watch() -> Iterator[Clock]:
-    """Measure in the body.
+    """Measure inside the body.
 
     >>> with watch() as clock:
     ...     with timed("sleep"):
@@ -60,7 +60,7 @@ def watch() -> Iterator[Clock]:
 
 @contextmanager
 def timed(name: str, waiting: bool = False) -> Iterator[None]:
-    """The time of the body, if anybody watches."""
+    """Add the time of the body, if `watch` is active."""
     watching = [clock for clock in _watching if not waiting or clock.thread == get_ident()]
     if not watching or getattr(_open, "span", False):
         yield
@@ -90,7 +90,7 @@ def whole(spans: Mapping[str, float], seconds: float) -> dict[str, float]:
 
 
 def ready(value: Any) -> Any:
-    """The value; computed, if anybody watches."""
+    """The value; computed, if `watch` is active."""
     if not _watching:
         return value
     import jax

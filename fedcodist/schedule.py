@@ -135,7 +135,7 @@ def read_shares(value: Any, path: str, problems: list[Problem]) -> Any:
 
 
 def numbers(schedule: Any, path: str) -> list[str]:
-    """The keys of a schedule's numbers: itself, or those of its kind, or each pool's. A 1 stays out: as a share it is all or nothing.
+    """The keys of a schedule's numbers: itself, or those of its kind, or each pool's. A 1, which switches something off, is left out.
 
     >>> numbers(Constant(0.5), "alpha"), numbers({"small": Linear(1.0, 0.6)}, "alpha")
     (['alpha'], ['alpha.small.end'])

@@ -1,4 +1,4 @@
-"""How logits are judged: the guess, the loss of a label, and how far confidence is from correctness."""
+"""What metrics are made of: the predicted class, the loss of a label, and the calibration of confidence."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ class SettingError(ValueError):
 
 
 def setting(default: Any = dataclasses.MISSING, *, gt=None, ge=None, lt=None, le=None, kinds=None, reader=None, silent=None) -> Any:
-    """A dataclass field with its allowed range; or the registry that its `kind` key chooses from; or its own reader. A `silent` one is not
-    written down while it has its default, so that digests of configs that were made before it existed hold."""
+    """A dataclass field with its allowed range; or the registry that its `kind` key chooses from; or its own reader. A `silent` field is
+    left out of a plain table while it has its default, so that configs keep the digests that they had before the field existed."""
     metadata = {"gt": gt, "ge": ge, "lt": lt, "le": le, "kinds": kinds, "reader": reader, "silent": silent}
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -157,7 +157,7 @@ def nearest(name: Any, known: Any) -> str:
 
 
 def number_hint(value: Any) -> str:
-    """What to do about a number that came as text."""
+    """A hint for a number that was given as text."""
     if not isinstance(value, str):
         return ""
     if "," in value:
@@ -166,7 +166,7 @@ def number_hint(value: Any) -> str:
 
 
 def show(value: Any) -> str:
-    """A value as it may stand in a message: one line, no control characters, not longer than a glance."""
+    """A value as it may stand in a message: one short line without control characters."""
     try:
         text = ascii(value) if not isinstance(value, bool) else str(value).lower()
     except ValueError:  # Python does not write out integers of thousands of digits
@@ -222,7 +222,7 @@ def _read_union(args: tuple, value: Any, path: str, problems: list[Problem], fie
         if not found:
             return result
         tries.append(found)
-    problems.extend(min(tries, key=lambda found: (_shallow(found, path), len(found))))  # the reading that got furthest
+    problems.extend(min(tries, key=lambda found: (_shallow(found, path), len(found))))  # the alternative that was read furthest
     return None
 
 

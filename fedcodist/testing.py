@@ -35,7 +35,7 @@ from fedcodist.types import Ask, Data, Engine, Examples, Fold, Method, Model, Ru
 from fedcodist.work import LocalSGD
 
 CLASSES, FEATURES, ROUNDS, CLOSE = 3, 4, 4, 1e-3  # close: what engines may differ by in the last bits of float32, after some rounds
-WIDTHS = {"small": 4, "large": 12, "huge": 20, "third": 4}  # the third is as wide as the first: its programs are compiled already
+WIDTHS = {"small": 4, "large": 12, "huge": 20, "third": 4}  # the third is as wide as the first, so that its programs are compiled already
 
 
 def draw(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -225,7 +225,7 @@ def _check_resume(label: Any, steps: list[Step], experiment: Any) -> None:
 
 
 def _check_pools(label: Any, method: Method, given: dict[str, Any]) -> None:
-    """Renamed so that the alphabetical order turns round, and declared in the other order."""
+    """Rename the pools so that their alphabetical order is reversed, and declare them in reverse."""
     fed = federation(("small", "large", "huge"), **given)
     before, renamed = finish(fed, method), {"small": "z", "large": "m", "huge": "a"}
     pools = {renamed[n]: dataclasses.replace(p, name=renamed[n]) for n, p in reversed(list(fed.pools.items()))}

@@ -60,7 +60,7 @@ def none(names: Sequence[str]) -> Table:
 
 
 def alone(names: Sequence[str]) -> Table:
-    """Everybody hears only its own start, at its own temperature: distillation without another teacher, to tell what the others add.
+    """Every pool hears only its own start, at its own temperature: distillation without another teacher, to show what the others add.
 
     >>> alone(["a", "b"])
     {'a': {'a': 1.0}, 'b': {'b': 1.0}}
@@ -104,7 +104,7 @@ def problems(table: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> 
 
 
 def too_few(pools: Sequence[str]) -> list[Problem]:
-    """What keeps pools from teaching each other: that there are not two of them."""
+    """The problem of a method that needs two pools and has fewer."""
     allowed = ">= 2 non-empty pools for codistillation, >= 1 for fedavg"
     return [] if len(pools) >= 2 else [Problem("pools", f"{len(pools)} of them", allowed)]
 

@@ -53,7 +53,7 @@ class Step(NamedTuple):
 
 
 def train(experiment: Experiment, state: State | None = None, after: int = 0) -> Iterator[Step]:
-    """Round by round from the beginning, or from `state` after round `after`: a round depends on nothing else, so both give the same."""
+    """Train round by round from the beginning, or from `state` after round `after`; a round depends on nothing else, so both agree."""
     fed, method = experiment.federation, experiment.method
     key = keys.root(experiment.seed)
     if state is None:

@@ -32,7 +32,7 @@ def node(*leaves: str) -> Callable[[T], T]:
         rest = [field.name for field in dataclasses.fields(cls) if field.init and field.name not in leaves]
 
         def flatten(part: Any) -> tuple[list[Any], tuple[Any, ...]]:
-            # With its class: JAX takes structures of two classes for equal if all else is, and would share their programs.
+            # The class is part of the structure: otherwise JAX takes two classes with equal fields for equal, and shares their programs.
             return [getattr(part, name) for name in leaves], (cls, *(getattr(part, name) for name in rest))
 
         def unflatten(fixed: tuple[Any, ...], given: Any) -> Any:

@@ -85,7 +85,7 @@ class Data(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What a client sends back: a value (as a rule its gradient), its weight (its number of examples) and what it saw. `own` is not sent:
+    """What a client sends back: a value (as a rule its gradient), its weight (its number of examples) and metrics. `own` is not sent:
     it stays at the client until the client is asked again."""
 
     value: Tree
@@ -168,7 +168,7 @@ class Work(Protocol):
 
 
 class Ask(NamedTuple):
-    """A complete question to some clients: it holds no client's data, so it can go to a thread, an actor or a device."""
+    """A complete question to some clients. It holds no client's data, so it can be sent to a thread, an actor or a device."""
 
     pool: str
     clients: tuple[str, ...]  # in the order of their ids
@@ -181,11 +181,11 @@ class Ask(NamedTuple):
     t: int
     own: Mapping[str, Tree] | None = None  # {client: what it kept when it was last asked}
     each: bool = False  # whether the replies are wanted one by one as well
-    spare: tuple[str, ...] = ()  # the next clients of the same random order, for engines that ask more than they need
+    spare: tuple[str, ...] = ()  # the next clients of the same random order, for engines that over-select
 
 
 class Answer(NamedTuple):
-    """What came back: the folded replies, and what else the question asked for."""
+    """The folded replies, and what else the question asked for."""
 
     value: Tree
     weight: Array
@@ -207,7 +207,7 @@ class Host(Protocol):
         ...
 
     def start(self, function: Callable[[], Any]) -> Future:
-        """Begin function() beside whatever comes next, where there are threads. A failure of `gather` cancels it."""
+        """Begin function() in parallel with whatever comes next, where there are threads. A failure of `gather` cancels it."""
         ...
 
 
@@ -218,7 +218,7 @@ class Engine(Protocol):
     def host(self) -> Host: ...
 
     def gather(self, population: Mapping[str, Mapping[str, Examples]], asks: Sequence[Ask]) -> list[Answer | None]:
-        """Let every client of every ask work, and fold each ask's replies in an order that nothing can change.
+        """Run the work of every client of every ask, and fold each ask's replies in a fixed order.
 
         `population` is {pool: {client: examples}}. All pools are asked at once, so that an engine can keep its cores busy with one while
         another comes to its end. None is the answer of a pool that lost its quorum.
@@ -247,13 +247,13 @@ class Told(NamedTuple):
 
 
 class Rule(Protocol):
-    """What a pool and its clients say to each other in a round. It is one paper, too; FedAvg's is the default (`rule.Average`)."""
+    """What a pool and its clients say to each other in a round. FedAvg's is the default (`rule.Average`)."""
 
     kind: ClassVar[str]
     teachable: ClassVar[bool] = True  # whether a distillation may change the pool's model between two rounds
 
     def problems(self, pool: Pool) -> list[Problem]:
-        """What in a pool does not go with this rule."""
+        """What in a pool does not fit this rule."""
         return []
 
     def begin(self, fed: Federation, pool: Pool, params: Params) -> Tree:
@@ -314,5 +314,5 @@ class Method(Protocol):
         return {}
 
     def warnings(self, pools: Sequence[str], rounds: int) -> list[str]:
-        """What is allowed but hardly meant."""
+        """Warnings about settings that are allowed but probably a mistake."""
         return []

@@ -98,7 +98,7 @@ def descend(
             value, grad = jax.value_and_grad(loss)(params, x, data.y[rows], real, drop)
             if pull is not None:
                 grad = tree.add(grad, pull(params))
-            # A rate that waits for the whole gradient: else XLA copies all parameters in every step, for updates that it might begin early.
+            # The rate depends on the whole gradient: otherwise XLA begins updates early, and for that copies all parameters in every step.
             lr = how.lr + 0.0 * sum(g[(0,) * g.ndim] for g in jax.tree.leaves(grad))
             params = jax.tree.map(lambda p, g: p - lr * g, params, grad)
             return params if prox is None else prox(params), total + value * jnp.sum(real)

@@ -24,7 +24,7 @@ Form = Literal["scan", "vmap"]  # clients one after the other, or side by side o
 
 
 class Part(NamedTuple):
-    """What came of some blocks of a question."""
+    """The result of some blocks of a question."""
 
     total: Tree  # the fold's
     own: dict[str, Tree]  # {client: what it keeps}
@@ -44,7 +44,7 @@ def cut(cohort: Sequence[str], size: int) -> list[list[str]]:
 def pack(ask: Ask, examples: Mapping[str, Examples], block: Sequence[str], places: int) -> tuple[Data, np.ndarray]:
     """The data and keys of a block's clients, all padded to the pool's largest so that a pool has one program for all its rounds.
 
-    Places without a client have no rows, and so no weight.
+    Padded places have no rows, and so no weight.
     """
     x, y = (np.zeros((places, clients.largest(examples), *a.shape[1:]), a.dtype) for a in map(np.asarray, examples[block[0]]))
     n = np.zeros(places, np.int32)
@@ -58,7 +58,7 @@ def pack(ask: Ask, examples: Mapping[str, Examples], block: Sequence[str], place
 
 
 def run(ask: Ask, form: Form, block: Sequence[str], data: Data, client_keys: np.ndarray) -> Part:
-    """Let a packed block of clients work."""
+    """Run the work of a packed block of clients."""
     frame, rates = _frame((ask.work, ask.fold))
     singly = ask.each or ask.fold.each
     statics = ask.model, ask.objective, frame, form, singly
@@ -87,24 +87,24 @@ def done(ask: Ask, part: Part) -> Answer:
     each = stacked(part.each) if singly else None
     frame, rates = _frame(ask.fold)
     key = keys.derive(ask.key, "fold")
-    # The number of replies may differ from round to round: a fold of all of them is not compiled, or it would be again and again.
+    # The number of replies may differ from round to round, so a fold over all of them is not compiled: each number would be a new program.
     folded = ask.fold.done(part.total, each, key) if ask.fold.each else _done(frame, rates, part.total, key)
     return answer(ask, folded, part.own, each if ask.each else None)
 
 
 def answer(ask: Ask, folded: Folded, own: Mapping[str, Tree], each: Each | None) -> Answer:
-    """What an engine says at the end: the folded replies with their costs."""
+    """The answer that an engine returns: the folded replies with their costs."""
     dropped = int(folded.dropped)
     asked, reasons = len(ask.clients), {"not finite": dropped} if dropped else {}
     return Answer(*folded, own, each, reasons, asked * tree.nbytes(ask.sent), asked * tree.nbytes(folded.value))
 
 
-# Works and folds are pytrees: their rates are arguments of a program, the rest is its identity. Whatever is no pytree is all identity.
+# Works and folds are pytrees: their rates are arguments of a program, their other fields its identity. The rest is all identity.
 
 
 class _Frame(NamedTuple):
     structure: Any
-    fixed: tuple[Any, ...]  # leaves that are no numbers, and None in the places of those that are
+    fixed: tuple[Any, ...]  # the leaves that are not numbers, with None in the places of those that are
 
     def filled(self, rates: Sequence[Any]) -> Any:
         numbers = iter(rates)
@@ -122,7 +122,7 @@ def _frame(part: Any) -> tuple[_Frame, list[np.float32]]:
 def _run(
     model: Model, objective: Objective, frame: _Frame, form: Form, singly: bool, rates: Any, sent: Tree, data: Data, client_keys: Any
 ) -> tuple[Tree, tuple[Any, Any, Tree, Tree]]:
-    """The folded replies of a block; and for each client what it keeps and, if `singly`, its value. Data: [clients, rows, ...], padded."""
+    """The folded replies of a block, and for each client what it keeps and, if `singly`, its value. Data: [clients, rows, ...], padded."""
     work, fold = frame.filled(rates)
 
     def reply(client: tuple[Data, Any]) -> Any:
@@ -151,7 +151,7 @@ def _done(frame: _Frame, rates: Any, total: Tree, key: Key) -> Folded:
 
 
 def _stacked(trees: Sequence[Tree], places: int) -> Tree:
-    """Trees on top of each other, with zeros in the places that are left."""
+    """Stacked trees, with zeros in the places that are left."""
 
     def stack(*leaves: Any) -> np.ndarray:
         out = np.zeros((places, *np.shape(leaves[0])), np.asarray(leaves[0]).dtype)
@@ -167,7 +167,7 @@ def _place(stacked: Tree, place: int) -> Tree:
 
 
 def stacked(replies: Sequence[tuple[str, Tree, float]]) -> Each:
-    """Replies, (client, value, weight), on top of each other."""
+    """Replies, (client, value, weight), stacked."""
     names = tuple(client for client, _, _ in replies)
     values = jax.tree.map(lambda *leaves: np.stack(leaves), *[value for _, value, _ in replies]) if replies else ()
     return Each(names, values, np.array([weight for _, _, weight in replies], np.float32))
@@ -179,7 +179,7 @@ _compiled: set[Hashable] = set()
 
 @contextmanager
 def _first_alone(program: Hashable) -> Iterator[None]:
-    """The first call of a program alone: threads that meet it for the first time together would each compile it."""
+    """Let one thread make the first call of a program: several threads at once would each compile it."""
     if program in _compiled:
         yield
         return

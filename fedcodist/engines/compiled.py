@@ -1,7 +1,7 @@
 """The fast engine: whole client epochs inside one compiled program, blocks of clients spread over the cores.
 
-Threads run blocks side by side (the program holds no Python) while the next clients are read, and blocks are joined in their order. Neither
-the number of workers nor the order of the clients can therefore change a bit of the result.
+Threads run blocks in parallel (a compiled program does not hold the interpreter) while the next clients are read, and blocks are joined in
+their order. Neither the number of workers nor the order of the clients can therefore change a bit of the result.
 
 On a GPU the clients of a block run under vmap instead, which fills the device; on a CPU that would be many times slower.
 """
@@ -24,7 +24,7 @@ from fedcodist.profile import ready, timed
 from fedcodist.settings import checked, setting
 from fedcodist.types import Answer, Ask, Examples
 
-AHEAD = 2  # blocks that are read while as many as there are workers are computed
+AHEAD = 2  # blocks that are read ahead while the workers compute
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Compiled:
         parts: dict[int, Part] = {}
         flying: deque[tuple[int, Future]] = deque()
 
-        def land() -> None:  # in the order of the blocks, whoever ran them
+        def land() -> None:  # in the order of the blocks, whichever thread ran them
             a, part = flying.popleft()
             with timed("clients"):
                 done = part.result()
@@ -59,7 +59,7 @@ class Compiled:
         try:
             for place, (a, block) in enumerate(todo):
                 pack = partial(blocks.pack, asks[a], population[asks[a].pool], block, self.block)
-                if place >= workers:  # the first ones are read by whoever computes them, so that all begin at once
+                if place >= workers:  # each worker reads its own first block, so that all begin at once
                     # This thread reads the next clients while the others compute: their rows may still be on disk.
                     with timed("gather"):
                         packed = pack()
@@ -69,7 +69,7 @@ class Compiled:
                     land()
             while flying:
                 land()
-        except BaseException:  # an error or an interrupt: nothing of this round goes on behind the next one
+        except BaseException:  # an error or an interrupt: no work of this round may go on during the next
             for _, part in flying:
                 part.cancel()
             host.give_up()

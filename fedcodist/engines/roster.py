@@ -1,4 +1,4 @@
-"""Clients whose data is not here, as real devices are: the server knows their ids and sizes, and that more may come."""
+"""Clients whose data is elsewhere, as on real devices: the server knows their ids and sizes, and more may join."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fedcodist.types import Examples
 
 
 class Roster(Mapping[str, Examples]):
-    """Clients that are elsewhere: their ids and sizes, and none of their data. More may come while a run goes on.
+    """Ids and sizes of clients, and none of their data. More may join during a run.
 
     >>> roster = Roster({"b": 3})
     >>> roster.join("a", 5)
@@ -22,8 +22,8 @@ class Roster(Mapping[str, Examples]):
         self._sizes = dict(sizes or {})
 
     def join(self, client: str, size: int) -> None:
-        """A client came, or came back with so many examples."""
-        self._sizes = {**self._sizes, client: size}  # replaced and not changed: another thread may be sampling
+        """Add a client, or update its number of examples."""
+        self._sizes = {**self._sizes, client: size}  # a new dict, because another thread may be sampling from the old one
 
     def sizes(self) -> dict[str, int]:
         """How many examples each client says it has."""

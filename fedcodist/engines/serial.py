@@ -19,7 +19,7 @@ from fedcodist.types import Answer, Ask, Data, Examples
 
 
 class Inline:
-    """A host that does everything at once, in this thread."""
+    """A host that runs everything immediately, in the calling thread."""
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
         return map(function, items)

@@ -1,7 +1,7 @@
 """Threads that take the most urgent task first, and of equally urgent ones the oldest.
 
-A round of MergedCodist has two kinds of work that need each other's end but not each other: many short blocks of clients, and the long
-chain of teachers and students. Whoever is free goes on with the chain, and the blocks fill what is left of the cores.
+A round of MergedCodist has two independent kinds of work, and needs the end of both: many short blocks of clients, and the long chain of
+teachers and students. A free thread goes on with the chain first, and the blocks fill the cores that are left.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from itertools import count
 from threading import Condition, Thread, current_thread, main_thread
 from typing import Any, NamedTuple
 
-SERVER, CLIENTS = 0, 1  # what is urgent: the server's work is a chain, the clients' a heap of blocks
+SERVER, CLIENTS = 0, 1  # priorities: the server's work is a chain of dependent steps, the clients' is a set of independent blocks
 
 
 class _Task(NamedTuple):
-    urgency: int  # small is urgent
+    urgency: int  # smaller numbers are more urgent
     number: int
     future: Future
     function: Callable[..., Any]
@@ -30,7 +30,7 @@ class _Task(NamedTuple):
 
 
 class PriorityThreads:
-    """So many threads, which live as long as the process.
+    """A fixed number of threads that live as long as the process.
 
     >>> list(PriorityThreads(2).map(abs, [-1, -2, -3]))
     [1, 2, 3]
@@ -43,10 +43,10 @@ class PriorityThreads:
         self._conductors: dict[Thread, Future] = {}
         for thread in self._threads:
             thread.start()
-        atexit.register(self._close)  # a thread that computes while the interpreter ends would take it down
+        atexit.register(self._close)  # a thread that computes while the interpreter exits would crash it
 
     def submit(self, urgency: int, function: Callable[..., Any], *args: Any) -> Future:
-        """Have function(*args) done by one of the threads."""
+        """Run function(*args) on one of the threads."""
         future: Future = Future()
         with self._changed:
             if self._given_up():
@@ -68,9 +68,9 @@ class PriorityThreads:
         def conduct() -> None:
             try:
                 found = function()
-                with suppress(InvalidStateError):  # it was cancelled: nobody asks any more
+                with suppress(InvalidStateError):  # it was cancelled: nobody waits for it any more
                     future.set_result(found)
-            except BaseException as error:  # whoever asked is told
+            except BaseException as error:  # the waiting thread gets the exception
                 with suppress(InvalidStateError):
                     future.set_exception(error)
             finally:
@@ -87,13 +87,13 @@ class PriorityThreads:
         return future
 
     def give_up(self) -> None:
-        """Cancel all that is done beside."""
+        """Cancel everything that was started with `start`."""
         with self._changed:
             for future in self._conductors.values():
                 future.cancel()
 
     def _given_up(self) -> bool:
-        """Whether the thread that asks will get nothing more."""
+        """Whether the calling thread was cancelled."""
         mine = self._conductors.get(current_thread())
         return self._closed or (mine is not None and mine.cancelled())
 
@@ -108,19 +108,19 @@ class PriorityThreads:
                 continue
             try:
                 future.set_result(function(*args))
-            except BaseException as error:  # whoever asked is told
+            except BaseException as error:  # the waiting thread gets the exception
                 future.set_exception(error)
-            del future, function, args  # or the result of the last task lives until the next one comes
+            del future, function, args  # otherwise the result of the last task would live until the next one arrives
 
     def _close(self) -> None:
         with self._changed:
             self._closed = True
             for task in self._tasks:
-                task.future.cancel()  # or a conductor would wait for it for ever
+                task.future.cancel()  # otherwise a conductor would wait for it for ever
             self._changed.notify_all()
-            left = [*self._threads, *self._conductors]  # no more will come
+            left = [*self._threads, *self._conductors]  # no more tasks will come
         if current_thread() is main_thread():
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # who cannot wait ends the process, and not only the waiting
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # an exception while waiting must end the process, not only the wait
         for thread in left:
             thread.join()
 

@@ -36,7 +36,7 @@ def dense(params: Any, x: Array) -> Array:
 
 @jax.custom_vjp
 def _few_rows(x: Array, w: Array) -> Array:
-    """x w. For the gradient of x XLA would turn all the weights; behind barriers, which it cannot look through, it turns the few rows."""
+    """x w. For the gradient of x XLA would transpose all the weights; behind optimization barriers it transposes the few rows."""
     return x @ w
 
 
@@ -99,7 +99,7 @@ def _im2col(params: Any, x: Array, padding: str) -> Array:
         x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
     channels, height, width, batch = x.shape
     height, width, filters = height - 2, width - 2, params["w"].shape[-1]
-    rows = jnp.concatenate([x[:, i : i + height] for i in range(3)])  # in two steps, or XLA makes x again for each of the nine
+    rows = jnp.concatenate([x[:, i : i + height] for i in range(3)])  # in two steps, or XLA computes x again for each of the nine
     patches = jnp.concatenate([rows[:, :, j : j + width] for j in range(3)]).reshape(9 * channels, -1)
     kernel = params["w"].transpose(1, 0, 2, 3).reshape(9 * channels, filters)
     return (kernel.T @ patches + params["b"][:, None]).reshape(filters, height, width, batch)

@@ -1,4 +1,4 @@
-"""A multi-layer perceptron on flattened inputs: the small model of tests, and of vectors."""
+"""A multi-layer perceptron on flattened inputs, for vectors and for tests."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def width(wide: int, rate: float) -> int:
 
 
 def prefix(*widths: int) -> Places:
-    """The first so many along each axis."""
+    """The first indices along each axis, as many as are given."""
     return tuple(np.arange(n) for n in widths)
 
 
@@ -46,7 +46,7 @@ def blocks(many: int, wide: int, narrow: int) -> np.ndarray:
 
 
 def dense_places(inputs: np.ndarray, outputs: np.ndarray) -> dict[str, Places]:
-    """Of a dense layer with these inputs and outputs of the wide one."""
+    """The places of a dense layer that has these inputs and outputs of the wide one."""
     return {"w": (inputs, outputs), "b": (outputs,)}
 
 

@@ -16,7 +16,7 @@ from fedcodist.types import Array
 
 @dataclass(frozen=True)
 class Classify:
-    """One label a row. `images` says how images are seen; without it rows are plain vectors."""
+    """One label a row. `images` says how images become inputs; without it rows are plain vectors."""
 
     kind: ClassVar[str] = "classify"
     images: Images | None = None

@@ -38,7 +38,7 @@ class Images:
         return standardise(self._crop_and_flip(x, corner, flip), self.scale)
 
     def public_inputs(self, x: Array, key: Any = None) -> Array:
-        """As `see`, then flipped both ways and mixed with other images of the batch."""
+        """As `inputs`, then flipped both ways and mixed with other images of the batch."""
         x = self.inputs(x, key)
         if key is None:
             return x
