@@ -114,7 +114,7 @@ def said(tmp_path_factory):
     (info / "entry_points.txt").write_text("".join(f"[fedcodist.{group}]\n{lines}\n" for group, lines in OFFERS.items()))
     paths = os.pathsep.join([str(place), str(ROOT)])
     done = subprocess.run(
-        [sys.executable, "-c", USE], cwd=place, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=280
+        [sys.executable, "-c", USE], cwd=place, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
