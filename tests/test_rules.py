@@ -14,6 +14,7 @@ from fedcodist.engines.serial import Serial
 from fedcodist.errors import ConfigError
 from fedcodist.folds.robust import Median
 from fedcodist.methods import FedAvg, FedDF, MergedCodist, PeriodicCodist
+from fedcodist.rule import Average as AverageRule
 from fedcodist.rules import RULES, FedMiD, Scaffold
 from fedcodist.rules.fedmid import shrink
 from fedcodist.rules.scaffold import Controlled
@@ -224,3 +225,21 @@ def test_every_client_model_speaks_and_that_is_what_feddf_costs():
     for pool in fed.names:
         assert found["server_flops"][pool] == rows * (cost.training_flops(fed, pool) + 3 * cost.forward_flops(fed, pool))
     assert found == cost.expected(fed, method, 1) | {"client_flops": found["client_flops"]}
+
+
+class Dual(AverageRule):
+    """A rule that keeps a dual model, as FedDualAvg does: whoever changes the model between two rounds would make it wrong."""
+
+    kind = "dual"
+    teachable = False
+
+
+def test_a_rule_whose_model_cannot_be_taught_is_refused_under_distillation():
+    made = config.read("quick/toy")
+    assert made.method.distill is not None and not config.relations(made)
+    dual = {name: dataclasses.replace(pool, rule=Dual()) for name, pool in made.pools.items()}
+    found = config.relations(dataclasses.replace(made, pools=dual))
+    assert [str(problem) for problem in found] == [
+        f"pools.{name}.rule: got dual; allowed a rule whose model can be taught: merged distils" for name in ("small", "large")
+    ]
+    assert not config.relations(dataclasses.replace(config.twin(made), pools=dual))  # FedAvg has no lessons
