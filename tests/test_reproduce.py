@@ -663,8 +663,15 @@ def test_what_was_run_elsewhere_is_kept_with_its_own_pairs():
     cell["uncommitted"] = 1
     assert elsewhere.join(here, known)["provenance"]["uncommitted"] == 1
     del cell["uncommitted"]
-    others = {**cell, "seeds": [3, 4, 5]}
-    assert elsewhere.join(result_of("table1", others), known)["cells"][0]["seeds"] == [0, 1, 2]
+    # Seeds of two places are added, each with its own gain; of one that both have, ours counts. A curve is of all its seeds: it cannot be.
+    others = {**cell_of(cell["id"], {"small": [0.5, 0.2, 0.4], "large": SURE}, twin["id"]), "seeds": [2, 3, 4], "wanted": [0, 1, 2, 3, 4]}
+    others["accuracy"]["small"]["all"]["over_twin"] = {"2": 0.01, "3": 0.02, "4": 0.03}
+    added = elsewhere.join(result_of("table1", others), known)["cells"][0]
+    small = added["accuracy"]["small"]["all"]
+    assert added["seeds"] == [0, 1, 2, 3, 4] and added["state"] == "done" and small["test"] == pytest.approx([0.34, 0.35, 0.5, 0.2, 0.4])
+    assert small["over_twin"] == {"0": 0.04, "1": 0.05, "2": 0.01, "3": 0.02, "4": 0.03} and small["gain"]["difference"] == 0.03
+    assert small["mean"] == pytest.approx(0.358) and small["gain"]["seeds"] == 5
+    assert elsewhere.join(result_of("table1", {**others, "curve": {}}), known)["cells"][0]["seeds"] == [0, 1, 2]
     # Other settings are another experiment, and other data is refused.
     assert elsewhere.join(here, result_of("table1", {**cell, "run": "another"})) == here
     known["provenance"]["data"], here["provenance"]["data"] = {"images": "old"}, {"images": "new"}

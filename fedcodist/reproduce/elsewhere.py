@@ -1,9 +1,9 @@
 """Results from several machines in one file: what was not run here is taken from an earlier result file, if it is the same experiment.
 
-A cell is kept as it was found, with the gains over the twin that was trained beside it: rounding may differ between processors, and after
-some hundred rounds so do the models, which would widen a gain that is made of both. The cell with more seeds wins; of equally many that
-which was run here, if the seeds are the same, and else that which is published. What diverged anywhere is told. Deliberately absent: adding
-seeds of one place to those of another.
+Every seed keeps the gain over the twin that was trained beside it: rounding may differ between processors, and after some hundred rounds so
+do the models, which would widen a gain that is made of both. A cell has the seeds of all places; if a seed was run in two, ours counts. Cells
+with a curve, which is of all their seeds together, cannot be joined: the one with more seeds wins, of equally many the
+one that was run here, if the seeds are the same, and else the one that is published. What diverged anywhere is told.
 """
 
 from __future__ import annotations
@@ -12,29 +12,61 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedcodist.errors import data_error
-from fedcodist.reproduce import claims
+from fedcodist.reproduce import claims, results
 
 Result = dict[str, Any]
 AS_HERE = ("wanted", "studies")  # of a cell that is kept: what it is to be, not what it was
 
 
 def join(here: Result, known: Result) -> Result:
-    """`here` with cells of `known` where it has fewer seeds."""
+    """`here` with what `known` has besides."""
     before = {cell["id"]: cell for cell in known["cells"]}
     told, kept = [], []
     for cell in here["cells"]:
         other = before.get(cell["id"])
-        if other is None or not _is_more(other, cell):
+        if other is None or not _has_more(other, cell):
             told.append(cell)
             continue
-        told.append(_kept(other, before, cell))
+        was = _kept(other, before, cell)
+        told.append(_added(was, cell) if cell["seeds"] and "curve" not in cell else was)
         kept.append(other)
     return {**here, "cells": told, "provenance": _both(here["provenance"], known["provenance"], kept) if kept else here["provenance"]}
 
 
-def _is_more(other: Mapping[str, Any], cell: Mapping[str, Any]) -> bool:
+def _has_more(other: Mapping[str, Any], cell: Mapping[str, Any]) -> bool:
+    if other["run"] != cell["run"]:
+        return False
     more = len(other["seeds"]) - len(cell["seeds"])
-    return other["run"] == cell["run"] and (more > 0 or (more == 0 and other["seeds"] != cell["seeds"]))
+    return not {*other["seeds"]} <= {*cell["seeds"]} if "curve" not in cell else more > 0 or (more == 0 and other["seeds"] != cell["seeds"])
+
+
+def _added(was: Result, cell: Result) -> Result:
+    """A cell with its own seeds and those that were run elsewhere."""
+    seeds = sorted({*was["seeds"], *cell["seeds"]})
+    both = {what: _by_seed(was[what], cell[what], was["seeds"], cell["seeds"]) for what in ("ensemble",) if what in was and what in cell}
+    accuracy = {
+        pool: _by_seed(was["accuracy"].get(pool, {}), domains, was["seeds"], cell["seeds"]) for pool, domains in cell["accuracy"].items()
+    }
+    commits = {"commits": sorted({*was.get("commits", ()), *cell.get("commits", ())})}
+    done = {"seeds": seeds, "state": "done" if {*cell["wanted"]} <= {*seeds} else "partly"}
+    return {**was, **cell, **both, **commits, **done, "accuracy": accuracy, "diverged": {**was["diverged"], **cell.get("diverged", {})}}
+
+
+def _by_seed(was: Result, here: Result, others: Sequence[int], seeds: Sequence[int]) -> Result:
+    """{domain: values} of two places, seed by seed."""
+    found = {}
+    for domain, ours in here.items():
+        theirs, told = was.get(domain, {}), dict(ours)
+        for split in ("test", "held_out"):
+            values = dict(zip(others, theirs.get(split, ()), strict=False)) | dict(zip(seeds, ours.get(split, ()), strict=False))
+            told[split] = [value for _, value in sorted(values.items())]
+        told |= results.summary(told["test"])
+        if "over_twin" in ours or "over_twin" in theirs:
+            gains = {**theirs.get("over_twin", {}), **ours.get("over_twin", {})}
+            told["over_twin"] = dict(sorted(gains.items(), key=lambda gain: int(gain[0])))
+            told |= {"gain": results.gain(list(gains.values()))} if gains else {}
+        found[domain] = told
+    return found
 
 
 def _kept(other: Result, before: Mapping[str, Result], cell: Result) -> Result:

@@ -107,14 +107,14 @@ def _cell(table: str, cell: Cell, mine: Sequence[Any], twin: Sequence[Any]) -> R
             values = _by_split(mine, pool, domain)
             if not values["test"]:
                 continue
-            told: Result = {**values, **_summary(values["test"])}
+            told: Result = {**values, **summary(values["test"])}
             looser = {name: statistics.mean(number(dig(run.result, "test", pool, domain, name)) for run in mine) for name in LOOSER}
             if None not in looser.values():
                 told["looser"] = {name: _round(value) for name, value in looser.items()}
             if cell.twin:
                 told["over_twin"] = _over_twin(twin, mine, pool, domain)
                 if gains := list(told["over_twin"].values()):
-                    told["gain"] = _gain(gains)
+                    told["gain"] = gain(gains)
             accuracy[pool][domain] = told
     state = "none" if not mine else "done" if {*cell.seeds} <= {seed_of(run) for run in mine} else "partly"
     found: Result = {
@@ -153,7 +153,7 @@ def _cell(table: str, cell: Cell, mine: Sequence[Any], twin: Sequence[Any]) -> R
     return found
 
 
-def _gain(gains: Sequence[float]) -> dict[str, Any]:
+def gain(gains: Sequence[float]) -> dict[str, Any]:
     """Their mean with its interval, from the very numbers that verdicts are given by."""
     low, high = statistics.t_interval(gains) or (None, None)
     return {"difference": _round(fmean(gains)), "low": _round(low), "high": _round(high), "seeds": len(gains)}
@@ -198,7 +198,7 @@ def _known(values: Iterable[float | None]) -> list[float | None]:
     return rounded if any(value is not None for value in rounded) else []
 
 
-def _summary(values: Sequence[float | None]) -> dict[str, float | None]:
+def summary(values: Sequence[float | None]) -> dict[str, float | None]:
     known = [value for value in values if value is not None]
     return {"mean": _round(fmean(known)), "spread": _round(statistics.spread(known))}
 
@@ -209,7 +209,7 @@ def _ensemble(mine: Sequence[Any]) -> dict[str, Any]:
     for domain in dict.fromkeys(d for run in mine for d in dig(run.result, "ensemble", "test") or ()):
         values = {s: _known(number(dig(run.result, "ensemble", s, domain, "accuracy")) for run in mine) for s in ("test", "held_out")}
         if values["test"]:
-            found[domain] = {**values, **_summary(values["test"])}
+            found[domain] = {**values, **summary(values["test"])}
     return found
 
 
