@@ -1,9 +1,9 @@
 """Results from several machines in one file: what was not run here is taken from an earlier result file, if it is the same experiment.
 
 Every seed keeps the gain over the twin that was trained beside it: rounding may differ between processors, and after some hundred rounds so
-do the models, which would widen a gain that is made of both. A cell has the seeds of all places; if a seed was run in two, ours counts. Cells
-with a curve, which is of all their seeds together, cannot be joined: the one with more seeds wins, of equally many the
-one that was run here, if the seeds are the same, and else the one that is published. What diverged anywhere is told.
+do the models, which would widen a gain that is made of both. A cell has the seeds of all places; if a seed was run in two, ours counts.
+Cells with a curve, which is of all their seeds together, cannot be joined: the one with more seeds wins, of equally many the one that was
+run here, if the seeds are the same, and else the one that is published. What diverged anywhere is told.
 """
 
 from __future__ import annotations
