@@ -29,3 +29,11 @@ def prepared():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arguments, "prepare_jax", lambda: None)
         yield
+
+
+@pytest.fixture(autouse=True)
+def untimed(monkeypatch):
+    """No test knows times that another one measured; those of test_clock.py say where theirs are kept."""
+    from fedcodist.runs import clock
+
+    monkeypatch.setattr(clock, "place", lambda: None)

@@ -917,7 +917,7 @@ def test_lists_and_plans_write_nothing(call, place):
     for argv in (
         ["list"],
         ["list", "losses", "--format", "json"],
-        ["show", "good.toml"],
+        ["show", "good.toml", "--quiet"],
         ["show", "good.toml", "--config-only"],
         ["--version"],
     ):

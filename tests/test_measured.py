@@ -136,10 +136,11 @@ def test_of_a_winner_only_what_was_searched_is_kept(tool):
 def test_a_study_says_whether_its_start_has_won(tool, tmp_path):
     best = {"rounds": 9, "pools": {"a": {"work": {"lr": 0.1}, "server": {"lr": 0.003}}}, "method": {"kind": "fedavg"}}
     (tmp_path / "best.toml").write_text(toml.text(best))
-    (tmp_path / "study.json").write_text(json.dumps({"study": {"seed": 100, "data": "d", "space": {}}}))
+    about = {"study": {"seed": 100, "data": "d", "space": {}}, "trials": 2}
+    (tmp_path / "study.json").write_text(json.dumps(about))
 
     def study(*rows, key="pools.a.work.lr"):
-        names = ("trial", "state", "value", key)
+        names = ("trial", "state", "value", key, "rounds")
         (tmp_path / "trials.jsonl").write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows))
         return tool("make_tuned").study(tmp_path)
 
@@ -151,6 +152,36 @@ def test_a_study_says_whether_its_start_has_won(tool, tmp_path):
     assert (found["best"], found["start"]) == (2, False)
     with pytest.raises(SystemExit, match=r"method\.distill\.steps was searched"):
         study(again, other, key="method.distill.steps")
+    found = study(again, (2, "pruned", 0.4, 0.2, 3))
+    assert (found["asked"], found["trials"][1]["pruned at round"]) == (2, 3) and "pruned at round" not in found["trials"][0]
+    (tmp_path / "study.json").write_text(json.dumps({"study": about["study"]}))
+    with pytest.raises(SystemExit, match="does not say how many trials it was asked for"):
+        study(again)
+
+
+def test_an_unfinished_study_is_told_and_ships_no_settings(tool, tmp_path, monkeypatch, capsys):
+    made = tool("make_tuned")
+    for folder in ("docs/measured", "fedcodist/configs/tuned", "studies/merged"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "studies/merged/best.toml").write_text("")
+    trial = {"trial": 0, "state": "complete", "value": 0.5, "accuracy a": 0.5}
+    settings = {"pools": {"a": {"work": {"lr": 0.1}}}}
+    found = {"rounds": 9, "seed": 1, "asked": 2, "trials": [trial], "best": 0, "start": True, "settings": settings}
+    monkeypatch.setattr(made, "ROOT", tmp_path)
+    monkeypatch.setattr(made, "study", lambda place: found)
+    monkeypatch.setattr("sys.argv", ["make_tuned.py", "images", "paper", str(tmp_path / "studies")])
+    file, shipped = tmp_path / "docs/measured/tuning-images-paper.json", tmp_path / "fedcodist/configs/tuned/images-merged-paper.toml"
+    assert made.main() == 0
+    assert "merged: 1 of 2 trials: no settings are shipped" in capsys.readouterr().out and not shipped.exists()
+    assert json.loads(file.read_text())["methods"] == {"merged": found}
+    assert "| MergedCodist | 1 of 2, not shipped yet |" in tool("make_docs").tuning(file)
+    found["trials"].append({**trial, "trial": 1})
+    assert made.main() == 0 and shipped.is_file()
+    assert "| MergedCodist | 2 | " in tool("make_docs").tuning(file)
+    before, found["asked"] = file.read_bytes(), 3
+    with pytest.raises(SystemExit, match="2 of 3 trials, and settings of a complete study are shipped: nothing was written"):
+        made.main()
+    assert file.read_bytes() == before
 
 
 def test_a_method_without_a_study_keeps_its_settings(tool, tmp_path, monkeypatch):
@@ -159,7 +190,7 @@ def test_a_method_without_a_study_keeps_its_settings(tool, tmp_path, monkeypatch
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "docs/measured/tuning-images-small.json").write_text(json.dumps({"methods": {"fedavg": "old", "periodic": "old"}}))
     (tmp_path / "studies/periodic/best.toml").write_text("")
-    found = {"rounds": 9, "seed": 1, "trials": [], "settings": {"pools": {}}}
+    found = {"rounds": 9, "seed": 1, "asked": 0, "trials": [], "settings": {"pools": {}}}
     monkeypatch.setattr(made, "ROOT", tmp_path)
     monkeypatch.setattr(made, "study", lambda place: found)
     monkeypatch.setattr("sys.argv", ["make_tuned.py", "images", "small", str(tmp_path / "studies")])
@@ -171,6 +202,8 @@ def test_tuned_settings_are_those_of_the_studies():
     for file in sorted((ROOT / "docs/measured").glob("tuning-*.json")):
         found = json.loads(file.read_text())
         for method, one in found["methods"].items():
+            if len(one["trials"]) < one.get("asked", 0):
+                continue
             path = cells.TUNED / f"{found['family']}-{method}-{found['budget']}.toml"
             assert tomllib.loads(path.read_text()) == one["settings"], path.name
             best = next(trial for trial in one["trials"] if trial["trial"] == one["best"])

@@ -20,8 +20,8 @@ from fedcodist import config, runs
 from fedcodist.cli import arguments, reproduce
 from fedcodist.errors import ConfigError, DataError
 from fedcodist.reports import report
-from fedcodist.reproduce import cells, claims, elsewhere, figures, page, paper, results, running, sections, selection, stores
-from fedcodist.reproduce.budgets import BUDGETS, FULL, SMALL, SMOKE, Budget, Family, methods
+from fedcodist.reproduce import cells, claims, elsewhere, figures, page, paper, results, running, sections, selection, stores, studies
+from fedcodist.reproduce.budgets import BUDGETS, PAPER, SMALL, SMOKE, Budget, Family, methods
 from fedcodist.reproduce.claims import NOT, OPEN, REPRODUCED, Difference
 from fedcodist.runs import session
 from fedcodist.tasks import TASKS
@@ -86,9 +86,9 @@ def test_the_command_line_knows_the_budgets():
 # -- cells --
 
 
-def test_the_full_budget_is_the_shipped_configs():
-    by_id = {cell.id: cell for table in paper.TABLES for cell in selection.cells(table, "full")}
-    names = {"images": "cifar", "language": "stackoverflow"}
+def test_the_paper_budget_is_the_shipped_configs():
+    by_id = {cell.id: cell for table in paper.TABLES for cell in selection.cells(table, "paper")}
+    names = {"images": "cifar", "stackoverflow": "stackoverflow"}
     checked = 0
     for name in config.shipped():
         match = re.fullmatch(r"paper/(cifar|stackoverflow)-(fedavg|periodic|merged)-(\w+?)(-cifar10|-c4)?", name)
@@ -97,7 +97,7 @@ def test_the_full_budget_is_the_shipped_configs():
             public = "" if match[2] == "fedavg" else "/out-of-domain" if match[4] else "/in-domain"
             found = by_id[f"{family}/{match[2]}/{match[3]}{public}"]
         elif match := re.fullmatch(r"paper/shift-(\w+)", name):
-            found = by_id[f"language/{match[1]}/shift"]
+            found = by_id[f"stackoverflow/{match[1]}/shift"]
         elif (match := re.fullmatch(r"paper/figure4-(\w+)-(\d+)", name)) and match[2] != "13500":
             found = by_id[f"images/{match[1]}/4700/{match[2]}"]
         else:
@@ -105,7 +105,28 @@ def test_the_full_budget_is_the_shipped_configs():
         assert config.identity(found.config) == config.identity(config.read(name)), name
         checked += 1
     assert checked == 30 + 3 + 8
-    assert all(cell.seeds == (0, 1, 2, 3, 4) and cell.config.rounds == 1500 for cell in by_id.values())
+    for cell in by_id.values():
+        if cell.family != "language":
+            first = (cell.column in ("4700", "15700", "296k", "all", "shift") and not cell.public.isdigit()) or cell.studies
+            assert cell.seeds == ((0, 1, 2, 3, 4) if first else (0, 1, 2)) and cell.config.rounds == 1500, cell.id
+    assert all(method.config.method.distill.batch == 128 for name, method in by_id.items() if name.startswith("images/merged"))
+
+
+def test_the_paper_budget_has_a_balanced_column_and_the_text_that_is_here():
+    by_id = {cell.id: cell for cell in selection.cells("table1", "paper")}
+    family = PAPER.families["images"]
+    assert (family.central, family.balanced, family.in_place) == ("4700", "15700", ["3100", "4700", "6300"])
+    for public, where in (("in-domain", "in_domain"), ("out-of-domain", "cifar10")):
+        cell = by_id[f"images/periodic/15700/{public}"]
+        assert (cell.clients, cell.config.pools["large"].clients.take, cell.config.task.public) == (157, 157, where)
+        assert cell.paper == by_id[f"images/periodic/4700/{public}"].paper and cell.twin == "images/fedavg/15700"
+    assert by_id["images/fedavg/15700"].paper == {"small": {"all": 31.84}, "large": {"all": 30.57}}
+    assert {cell.rank for cell in by_id.values() if cell.column == "15700"} == {0, 1}
+    assert by_id["stackoverflow/merged/143k/in-domain"].paper == {"small": {"all": 26.42}, "large": {"all": 26.63}}
+    for table in ("table1", "table2"):
+        small = {cell.id: cell for cell in selection.cells(table, "small") if cell.family == "language"}
+        assert {c.id: c for c in selection.cells(table, "paper") if c.family == "language"} == small, "the very runs of budget small"
+    assert {cell.column for cell in studies.all_cells(PAPER) if "own-alpha" in cell.studies} == {"6300"}
 
 
 def test_the_small_budget_is_a_fifth_of_the_rounds():
@@ -131,7 +152,8 @@ def test_smoke_needs_no_prepared_data():
     every = [cell for table in paper.TABLES for cell in selection.cells(table, "smoke")]
     assert {cell.config.task.kind for cell in every} == {"fashion", "stdlib_text"}
     assert all(stores.needed(cell.config.task) == [] for cell in every)
-    assert {len(selection.cells("table1", name)) for name in BUDGETS} == {len(selection.cells("table1", "smoke"))}  # the same table thrice
+    kinds = {name: {(cell.row, cell.public) for cell in selection.cells("table1", name)} for name in BUDGETS}
+    assert kinds["smoke"] == kinds["small"] == kinds["paper"]  # the same table thrice
 
 
 def test_smoke_has_other_text_and_parts_of_its_images():
@@ -368,9 +390,9 @@ def test_the_time_left_is_planned_and_then_measured():
     assert running.Pace().left(waiting) == "time left unknown until a run is over"
     expected = {"a": 1.0, "b": 4.0, "c": 10.0}
     pace = running.Pace(expected=expected)
-    assert pace.left(waiting[:2]) == "perhaps 18 s to 51 s, by a guess until a run is over"  # 10 and 20 seconds, and a factor either way
+    assert pace.left(waiting[:2]) == "about 30 s left"  # 10 and 20 seconds
     pace.see(plain, 2.0)  # twice as long as expected: so will all others be
-    assert pace.left(waiting) == "about 4 min left"  # 20 + 40 + 200 seconds
+    assert pace.left(waiting) == "about 4 min 20 s left"  # 20 + 40 + 200 seconds
     pace.see(merged, 4.0)  # but for those of which more is known
     assert pace.left(waiting[:2]) == "about 40 s left"
     alone = running.Pace()
@@ -454,7 +476,8 @@ def test_a_run_that_diverges_is_noted_and_the_others_go_on(tiny, tmp_path, monke
 def test_what_has_its_data_is_run_and_the_rest_is_told(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("FEDCODIST_DATA", str(tmp_path))
     trained = []
-    monkeypatch.setattr(running, "_load", lambda waiting: ({job.task: None for job in waiting}, {}))
+    monkeypatch.setattr(running, "_load", lambda waiting: {job.task: None for job in waiting})
+    monkeypatch.setattr(running, "_time", lambda waiting, tasks, quiet: None)
     monkeypatch.setattr(session, "perform", lambda made, task, seed, root: trained.append(made.task.kind) or iter([None]))
     monkeypatch.setattr(running.Screen, "follow", lambda self, events: list(events))
     wanted = running.jobs(selection.choose(selection.cells("table2", "small"), ["*/fedavg/shift"], [0]), tmp_path)
@@ -468,7 +491,7 @@ def test_what_has_its_data_is_run_and_the_rest_is_told(tmp_path, monkeypatch, ca
 
 def test_a_missing_store_is_told_with_its_command(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDCODIST_DATA", str(tmp_path))
-    wanted = running.jobs(selection.choose(selection.cells("table1", "full"), ["language/merged/296k/*"]), tmp_path)
+    wanted = running.jobs(selection.choose(selection.cells("table1", "paper"), ["stackoverflow/merged/296k/*"]), tmp_path)
     with pytest.raises(DataError) as error:
         running.run(wanted, tmp_path, quiet=True)
     assert [line.partition(":")[0] for line in error.value.lines] == ["data stackoverflow", "data c4"]
@@ -477,7 +500,7 @@ def test_a_missing_store_is_told_with_its_command(tmp_path, monkeypatch):
     every = {
         store
         for table in paper.TABLES
-        for name in ("small", "full")
+        for name in ("small", "paper")
         for cell in selection.cells(table, name)
         for store in stores.needed(cell.config.task)
     }
@@ -955,6 +978,38 @@ def test_the_page_says_what_the_files_say(tmp_path):
     assert "| (vi) 600 public images suffice" in text
 
 
+def test_a_balanced_column_is_judged_and_shown_beside_the_central_one(tmp_path):
+    made = [*image_cell("periodic", "4700", "in-domain", NONE, SURE), *image_cell("periodic", "15700", "in-domain", SURE, NONE)]
+    made += image_cell("merged", "4700", "in-domain", NONE, SURE)[1:] + image_cell("merged", "15700", "in-domain", SURE, NONE)[1:]
+    made += image_cell("periodic", "3100", "in-domain", SURE, SURE)
+    found = result_of("table1", *made, budget="paper")
+    found["families"]["images"] |= {"columns": [*paper.IMAGE_SIZES, "15700"], "balanced": "15700", "paper_data": "CIFAR-100"}
+    of = {v.claim.name: v.verdict for v in claims.judge([found])}
+    assert list(of) == ["i", "i, balanced", "ii", "ii, balanced", "iii", "iii, balanced"]
+    assert (of["i"], of["i, balanced"], of["ii"], of["ii, balanced"]) == (REPRODUCED, NOT, NOT, REPRODUCED)
+    assert "The same with |P_H| = 15,700" in sections.claims_block([found])
+    shown = sections.column_name(found["families"]["images"], "15700", found)
+    assert shown.endswith("the balanced column; the paper's numbers are of its own, |P_H| = 4700")
+    (tmp_path / "table1-paper.json").write_text(results.dump(found))
+    (tmp_path / "table1-small.json").write_text(results.dump(result_of("table1", *made[:2])))
+    text = page.render(page.load(tmp_path))
+    assert text.index("The paper's claims, budget paper") < text.index("budget paper\n\n### images") < text.index("claims, budget small")
+    assert "(iii, balanced)" not in text[text.index("claims, budget small") :]
+
+
+def test_claims_on_text_are_of_the_papers_own_data_where_that_was_run():
+    def shift(family, gain):
+        twin = cell_of(f"{family}/fedavg/shift", {"small": [0.3] * 3, "large": [0.3] * 3})
+        twin["accuracy"] = {pool: {"question": of["all"], "answer": of["all"]} for pool, of in twin["accuracy"].items()}
+        cell = cell_of(f"{family}/merged/shift", {"small": [0.3 + g for g in gain], "large": [0.3] * 3}, twin["id"])
+        cell["accuracy"]["small"] = {"question": cell["accuracy"]["small"]["all"], "answer": twin["accuracy"]["small"]["answer"]}
+        return twin, cell
+
+    ours, theirs = shift("language", LOSS), shift("stackoverflow", SURE)
+    assert verdict("iv", result_of("table2", *ours)) == NOT
+    assert verdict("iv", result_of("table2", *ours, *theirs)) == REPRODUCED
+
+
 def test_a_stale_page_fails_the_check(tmp_path):
     shipped(tmp_path / "results")
     other = tmp_path / "README.md"
@@ -1070,13 +1125,13 @@ def test_rows_have_names():
 
 
 def test_budgets_are_what_they_say():
-    assert SMOKE.decides is False and SMALL.decides and FULL.decides
+    assert SMOKE.decides is False and SMALL.decides and PAPER.decides
     assert (
         SMALL.rounds == 300
         and SMALL.period == 40
         and "120 rounds of 10 clients" in SMALL.says
-        and FULL.rounds == paper.ROUNDS
-        and FULL.period == paper.PERIOD
+        and PAPER.rounds == paper.ROUNDS
+        and PAPER.period == paper.PERIOD
     )
 
 

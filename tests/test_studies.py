@@ -13,7 +13,7 @@ from fedcodist.cli import arguments
 from fedcodist.errors import DataError
 from fedcodist.reports import report
 from fedcodist.reproduce import cells, claims, page, results, running, sections, selection, studies, study_sections
-from fedcodist.reproduce.budgets import BUDGETS, FULL, SMALL, SMOKE
+from fedcodist.reproduce.budgets import BUDGETS, PAPER, SMALL, SMOKE
 from fedcodist.runs import session
 from fedcodist.schedule import After, Constant, Cosine, Every, Linear
 
@@ -112,7 +112,7 @@ def test_seeds_and_order(untuned, tmp_path):
     seeds = {cell.id: cell.seeds for cell in found.values()}
     assert set(seeds.values()) == {SMALL.seeds}
     assert {cell.seeds for cell in studies.all_cells(SMOKE)} == {SMOKE.seeds}
-    assert {cell.seeds for cell in studies.all_cells(FULL)} == {FULL.seeds}
+    assert {cell.seeds for cell in studies.all_cells(PAPER)} == {PAPER.seeds}
     order = [job.cell.id for job in running.jobs(found.values(), tmp_path)]
     assert order[:2] == ["images/fedavg/4700", "images/merged/4700/in-domain"] and "images/fedavg-rates/4700" in order[2:4]
     assert order[-1] == "images/merged-three/4700/in-domain"
@@ -294,7 +294,7 @@ def test_findings_stand_below_their_table(tmp_path):
     without = page.render(page.load(tmp_path / "results"))
     file = tmp_path / "results/findings.md"
     file.write_text(
-        "# Findings\n\n## studies-small/cost\n\nOne round in 5 costs 20.0 %\nand half a point.\n\n## studies-full/cost\n\nNot yet.\n"
+        "# Findings\n\n## studies-small/cost\n\nOne round in 5 costs 20.0 %\nand half a point.\n\n## studies-paper/cost\n\nNot yet.\n"
     )
     text = page.render(page.load(tmp_path / "results"))
     place = text.index("One round in 5 costs 20.0 %\nand half a point.\n")
@@ -381,7 +381,7 @@ def test_the_studies_are_run_and_share_runs_with_the_tables(tiny, tmp_path, monk
 
 
 def test_budgets_have_what_studies_need():
-    for budget in (SMOKE, SMALL, FULL):
+    for budget in (SMOKE, SMALL, PAPER):
         assert list(studies.families(budget)) == ["images", *budget.shifted] and "images" not in budget.shifted
     assert set(studies.STUDIES) == set(study_sections.TITLES) == set(study_sections.QUESTIONS) == set(study_sections.TABLES)
     assert sections.row_name("merged") == "MergedCodist"

@@ -25,6 +25,7 @@ from fedcodist.config import toml
 from fedcodist.errors import data_error
 from fedcodist.reports import compare, tables
 from fedcodist.reproduce import page, sections
+from fedcodist.runs.clock import BUSY
 from tools import architecture
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -208,7 +209,7 @@ def tuning(file: Path) -> str:
         rows.append(
             {
                 "method": sections.row_name(method),
-                "trials": len(one["trials"]),
+                "trials": str(ran) if (ran := len(one["trials"])) >= one.get("asked", 0) else f"{ran} of {one['asked']}, not shipped yet",
                 "stopped early": sum(trial["state"] == "pruned" for trial in one["trials"]),
                 "rounds": one["rounds"],
                 "the best": f"trial {best['trial']}" + (", the start" if one["start"] else ""),
@@ -219,7 +220,32 @@ def tuning(file: Path) -> str:
     return tables.render(rows, "md")
 
 
-BLOCKS: dict[str, Callable[[Path], str]] = {"speed": speed_table, "demo": demo, "demo_gains": demo_gains, "kills": kills, "tuning": tuning}
+def clock(file: Path) -> str:
+    """Predicted against real time of short runs, by `make_clock.py`."""
+    found = json.loads(file.read_text("utf-8"))
+    rows = []
+    for run in found["runs"]:
+        (wall, cpu), (real, real_cpu) = run["predicted"], run["real"]
+        row = {"run": f"{sections.row_name(run['method'])}, {run['model']}, {run['rounds']} rounds", "predicted": f"{wall:.0f} s"}
+        row |= {"real": f"{real:.0f} s", "real / predicted": f"{real / wall:.2f}", "the same in CPU time": f"{real_cpu / cpu:.2f}"}
+        rows.append(row | {"cores taken by others": " / ".join(f"{share:.0%}" for share in run["others"].values())})
+    busy = max(share for run in found["runs"] for share in run["others"].values())
+    said = (
+        f"On {found['on']['cores']} cores of an {found['on']['cpu']} ({found['date']}, jax {found['on']['jax']}), with nothing known before"
+    )
+    if busy > BUSY:
+        said += ". The machine was busy, with other work while measuring / while training as in the last column, so wall times say little"
+    return f"{textwrap.fill(f'{said}:', WIDTH)}\n\n{tables.render(rows, 'md')}"
+
+
+BLOCKS: dict[str, Callable[[Path], str]] = {
+    "speed": speed_table,
+    "demo": demo,
+    "demo_gains": demo_gains,
+    "kills": kills,
+    "tuning": tuning,
+    "clock": clock,
+}
 BLOCKS["floors"] = lambda _: architecture.picture()
 MARK = re.compile(r"(?P<begin><!-- (?P<name>\w+): from (?P<file>\S+) by make docs -->\n).*?(?=<!-- end of (?P=name) -->)", re.DOTALL)
 

@@ -1,11 +1,12 @@
-"""Settings for `reproduce` from finished studies of `fedcodist tune`.
+"""Settings for `reproduce` from studies of `fedcodist tune`.
 
     python tools/make_tuned.py images small STUDIES
 
 STUDIES holds the studies of fedavg, periodic and merged, as `tune --name` leaves them; a method without one stays as it is. Of each
 winner the rates, the weights, the temperatures and alpha go to fedcodist/configs/tuned, where `reproduce` lays them over its cells; all
 trials go to docs/measured, from which `make docs` says how the settings were found. Numbers are rounded to three digits on the way: nobody
-tuned more than that.
+tuned more than that. A study that has fewer trials than it was asked for is told in docs/measured, and none of its settings are shipped; it
+does not take the place of one whose settings are.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ def study(place: Path) -> dict[str, Any]:
     """A study in short: its best config's settings, and what every trial came to."""
     best = tomllib.loads((place / "best.toml").read_text("utf-8"))
     rows = [json.loads(line) for line in (place / "trials.jsonl").read_text("utf-8").splitlines()]
-    about = json.loads((place / "study.json").read_text("utf-8"))["study"]
+    stored = json.loads((place / "study.json").read_text("utf-8"))
+    about, asked = stored["study"], stored.get("trials")
+    if asked is None:
+        sys.exit(f"{place}: does not say how many trials it was asked for; the same fedcodist tune command again writes it down")
     kept = ("trial", "state", "value", "accuracy small", "accuracy large", "trained")
     searched = [key for key in rows[0] if key.startswith(("pools.", "method."))]
     if odd := [key for key in searched if not _ships(key)]:
@@ -60,6 +64,7 @@ def study(place: Path) -> dict[str, Any]:
     won = max((row for row in rows if row["state"] == "complete"), key=lambda row: row["value"])
     return {
         "rounds": best["rounds"],
+        "asked": asked,
         "seed": about["seed"],
         "data": about["data"],
         "space": {name: {key: of for key, of in range.items() if of} for name, range in about["space"].items()},
@@ -68,6 +73,7 @@ def study(place: Path) -> dict[str, Any]:
         "settings": settings(best),
         "trials": [
             {key: _short(row[key]) for key in row if key in kept or key.startswith(("pools.", "method."))}
+            | ({"pruned at round": row["rounds"]} if row["state"] == "pruned" else {})
             for row in rows
             if row["state"] != "lost"  # interrupted, and tried again
         ],
@@ -80,9 +86,16 @@ def main() -> int:
         sys.exit((__doc__ or "").strip())
     family, budget, studies = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     found = {method: study(studies / method) for method in METHODS if (studies / method / "best.toml").is_file()}
-    for method, one in found.items():
+    shipped = {method: ROOT / "fedcodist/configs/tuned" / f"{family}-{method}-{budget}.toml" for method in found}
+    unfinished = {method: one for method, one in found.items() if len(one["trials"]) < one["asked"]}
+    for method, one in unfinished.items():
+        said = f"{method}: {len(one['trials'])} of {one['asked']} trials"
+        if shipped[method].is_file():
+            sys.exit(f"{said}, and settings of a complete study are shipped: nothing was written")
+        print(f"{said}: no settings are shipped")
+    for method in (method for method in found if method not in unfinished):
+        one, path = found[method], shipped[method]
         said = f"# The best of {len(one['trials'])} trials of {one['rounds']} rounds on seed {one['seed']}, by held-out accuracy alone.\n"
-        path = ROOT / "fedcodist/configs/tuned" / f"{family}-{method}-{budget}.toml"
         path.parent.mkdir(exist_ok=True)
         path.write_text(f"{said}{toml.text(one['settings'])}\n", "utf-8")
         print(path.relative_to(ROOT))

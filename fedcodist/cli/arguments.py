@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
-import os
 import re
 import warnings
 from typing import Any, NoReturn
@@ -13,6 +12,7 @@ from typing import Any, NoReturn
 from fedcodist.errors import ConfigError
 from fedcodist.reports.tables import FORMATS
 from fedcodist.settings import one_line
+from fedcodist.storage import cache
 
 
 class Parser(argparse.ArgumentParser):
@@ -115,17 +115,8 @@ def prepare_jax() -> None:
     memory.keep()
     import jax
 
-    place = os.environ.get("FEDCODIST_CACHE")
-    if place is None:
-        home = os.environ.get("XDG_CACHE_HOME") or (os.environ.get("HOME") and os.path.join(os.environ["HOME"], ".cache"))
-        place = os.path.join(home, "fedcodist") if home else ""
-    try:
-        if place:
-            os.makedirs(place, mode=0o700, exist_ok=True)
-    except OSError:
-        return
-    if place and os.access(place, os.W_OK):
-        jax.config.update("jax_compilation_cache_dir", place)
+    if place := cache.writable():
+        jax.config.update("jax_compilation_cache_dir", str(place))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
         # JAX writes an entry in place: another process may read half of it, and then compiles for itself, which is all that is to be done.

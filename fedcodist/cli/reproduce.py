@@ -16,7 +16,7 @@ HELP = (
     "Run the experiments of a table or figure of the paper, and write the paper's numbers beside ours, with intervals and a verdict on "
     "each claim; or (studies) those that go beyond the paper. The same command again resumes what is unfinished and skips what is done."
 )
-BUDGETS = ("smoke", "small", "full")
+BUDGETS = ("smoke", "small", "paper")
 
 
 def add(parser: Parser) -> None:
@@ -29,7 +29,7 @@ def add(parser: Parser) -> None:
         choices=BUDGETS,
         default="smoke",
         action=Once,
-        help="smoke: embedded data, minutes; small: real data, hours; full: the paper's 1,500 rounds (default: smoke)",
+        help="smoke: embedded data, minutes; small: real data, hours; paper: the paper's 1,500 rounds, in days (default: smoke)",
     )
     parser.add_argument(
         "--cell",

@@ -59,7 +59,7 @@ def demo(args: argparse.Namespace) -> int:
 
 def _train(args: argparse.Namespace, arms: list[Any], opening: str = "") -> int:
     arguments.prepare_jax()
-    from fedcodist.reports import progress, tensorboard
+    from fedcodist.reports import planned, progress, tensorboard
     from fedcodist.runs import batch
 
     if args.tensorboard:
@@ -73,11 +73,14 @@ def _train(args: argparse.Namespace, arms: list[Any], opening: str = "") -> int:
     if args.tensorboard:
         how["wrap"] = tensorboard.track
     events = batch.perform(arms, task, seeds, root, **how)
+    long = planned.ahead(arms, seeds, root)
     with progress.Screen(args.quiet) as screen:
         if opening:
             screen.say(opening)
         for text in task.notes:
             screen.say(f"data: {text}")
+        if long and not args.restart:
+            screen.say(long)
         paths = screen.follow(events, runs=len(seeds) * len(arms))
     _print(args, arms, paths, root / arms[0].name)
     return 0

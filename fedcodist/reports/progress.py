@@ -9,11 +9,14 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
+from fedcodist.config import Config
 from fedcodist.reports.units import percent, remaining
+from fedcodist.runs import clock
 from fedcodist.runs.session import Event
 
 MARKS = 24  # width of the strip of codistillation marks
 EVERY_SECONDS = 10  # between two lines of `counting` when stderr is no terminal
+SEEN = 0.05  # of a run must be over before its own pace counts
 T = TypeVar("T")
 
 
@@ -30,12 +33,20 @@ class Live:
         if self.live:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+            from rich.text import Text
+
+            class Left(TimeRemainingColumn):
+                """The time left that a task is told, if it is."""
+
+                def render(self, task: Any) -> Text:
+                    told = task.fields.get("left")
+                    return super().render(task) if told is None or task.finished else Text(remaining(told), style="progress.remaining")
 
             columns = (
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=16),
                 TextColumn(self._done + "/{task.total:.0f}") if self._done else MofNCompleteColumn(),
-                TimeRemainingColumn(elapsed_when_finished=True),
+                Left(elapsed_when_finished=True),
                 *(TextColumn(f"{{task.fields[{name}]}}") for name in self._fields),
             )
             self.progress = Progress(*columns, console=Console(stderr=True), refresh_per_second=5, speed_estimate_period=self._seconds)
@@ -54,6 +65,21 @@ class Live:
             print(text, file=sys.stderr)
 
 
+class TimeLeft:
+    """The seconds that a run has left: what this machine's times of its programs say of its rounds, times how much longer than that the
+    rounds have taken so far."""
+
+    def __init__(self, config: Config, t: int) -> None:
+        self._left, self._from, self._began = clock.countdown(config, t), t, time.monotonic()
+
+    def after(self, t: int) -> float | None:
+        """After round t; None where such programs were never timed."""
+        if self._left is None or not 0 <= t - self._from < len(self._left):
+            return None
+        whole, left, took = self._left[0], self._left[t - self._from], time.monotonic() - self._began
+        return left * (took / (whole - left) if whole > left and took > SEEN * whole else 1.0)
+
+
 class Screen(Live):
     """Draws the events of runs: rounds, time left, each pool's held-out accuracy, codistillation marks."""
 
@@ -61,6 +87,7 @@ class Screen(Live):
         super().__init__(quiet, ("accuracy", "marks"))
         self._bars: dict[Path, Any] = {}
         self._marks: dict[Path, list[bool]] = {}
+        self._left: dict[Path, TimeLeft] = {}
 
     def show(self, event: Event) -> None:
         """Draw one event."""
@@ -77,7 +104,8 @@ class Screen(Live):
                 f"{title:18}", total=event.config.rounds, completed=event.t, accuracy="", marks=""
             )
             self._marks[event.path] = [False] * MARKS
-        update: dict[str, Any] = {"completed": event.t}
+            self._left[event.path] = TimeLeft(event.config, event.t)
+        update: dict[str, Any] = {"completed": event.t, "left": self._left[event.path].after(event.t)}
         if event.held_out:
             update["accuracy"] = "  ".join(f"{pool} {percent(domains['all']['accuracy'])}" for pool, domains in event.held_out.items())
         if event.codistilled:

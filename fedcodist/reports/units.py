@@ -29,10 +29,15 @@ def size(count: float) -> str:
 def duration(seconds: float) -> str:
     """How long something takes, at least a second.
 
-    >>> duration(42.2), duration(4000), duration(100_000)
-    ('42 s', '67 min', '28 h')
+    >>> duration(42.2), duration(223), duration(4000), duration(100_000)
+    ('42 s', '3 min 40 s', '67 min', '28 h')
     """
-    return f"{max(seconds, 1):.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+    if seconds < 120:
+        return f"{max(seconds, 1):.0f} s"
+    minutes, tens = divmod(round(seconds / 10), 6)
+    if minutes < 10:
+        return f"{minutes} min" + (f" {10 * tens} s" if tens else "")
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
 
 
 def remaining(seconds: float) -> str:
@@ -42,15 +47,6 @@ def remaining(seconds: float) -> str:
     ('0 s', '10 min', '5.6 h')
     """
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
-
-
-def between(seconds: float, factor: float) -> str:
-    """A guessed duration that may be off by a factor either way.
-
-    >>> between(10, 1.7), between(0.2, 1.7)
-    ('6 s to 17 s', 'a second')
-    """
-    return "a second" if factor * seconds < 1 else f"{duration(seconds / factor)} to {duration(factor * seconds)}"
 
 
 def percent(share: float) -> str:

@@ -18,7 +18,7 @@ from fedcodist import config
 from fedcodist.config import Config, toml
 from fedcodist.errors import ConfigError
 from fedcodist.reproduce import paper
-from fedcodist.reproduce.budgets import Budget, Family
+from fedcodist.reproduce.budgets import Budget, Family, spent_on
 from fedcodist.settings import nearest
 
 TUNED = Path(str(resources.files("fedcodist") / "configs" / "tuned"))
@@ -30,6 +30,7 @@ TEACHING = {  # rows that the paper does not have: who teaches whom
 SELF_TEMPERATURE = 0.5  # of a model that hears only itself: at 1, which may be the tuned one, it would have nothing to learn
 LAID_OVER = ("pools", "method")  # all that tuning may have searched
 WHOLE_POOL = "pools.large.clients={}"
+INTERVAL = 3  # seeds of what a claim is about outside of the columns that have all seeds: enough for an interval
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,6 @@ def table_1(budget: Budget) -> Iterator[Cell]:
 
 
 def fedavg(budget: Budget, name: str, family: Family, column: str) -> Cell:
-    central = column == family.central
     made, tuned = configured(budget, name, family, "fedavg", take_clients(family, column))
     return Cell(
         id=f"{name}/fedavg/{column}",
@@ -79,15 +79,15 @@ def fedavg(budget: Budget, name: str, family: Family, column: str) -> Cell:
         public="",
         clients=family.columns[column],
         config=made,
-        seeds=budget.seeds if _claimed(family, column, "in-domain") else budget.elsewhere,
-        rank=0 if central else 2,
+        seeds=_seeds(budget, family, column, "in-domain"),
+        rank=0 if _is_first(family, column) else 2,
         tuned=tuned,
         paper=_paper_1(name, family, column, "fedavg", ""),
     )
 
 
 def codistilled(budget: Budget, name: str, family: Family, column: str, method: str, public: str) -> Cell:
-    central, inside = column == family.central, public == "in-domain"
+    inside = public == "in-domain"
     given = (*take_clients(family, column), *(() if inside else family.outside))
     made, tuned = configured(budget, name, family, method, given)
     return Cell(
@@ -99,34 +99,42 @@ def codistilled(budget: Budget, name: str, family: Family, column: str, method: 
         public=public,
         clients=family.columns[column],
         config=made,
-        seeds=budget.seeds if _claimed(family, column, public) else budget.elsewhere,
-        rank=(0 if inside else 1) if central else 2,
+        seeds=_seeds(budget, family, column, public),
+        rank=(0 if inside else 1) if _is_first(family, column) else 2,
         twin=f"{name}/fedavg/{column}",
         tuned=tuned,
         paper=_paper_1(name, family, column, method, public),
     )
 
 
-def _claimed(family: Family, column: str, public: str) -> bool:
-    """Whether a claim of the paper is about this: about all of the central column, and about in-domain data in the one before it."""
-    return column == family.central or (public == "in-domain" and column == next(iter(family.columns)))
+def _seeds(budget: Budget, family: Family, column: str, public: str) -> tuple[int, ...]:
+    """All of them in the columns that claims are about; enough for an interval with in-domain data in the first one, of which one claim
+    speaks too."""
+    spent = spent_on(family, budget)
+    if _is_first(family, column):
+        return spent.seeds
+    claimed = public == "in-domain" and column == family.in_place[0]
+    return max(spent.elsewhere, spent.seeds[:INTERVAL], key=len) if claimed else spent.elsewhere
+
+
+def _is_first(family: Family, column: str) -> bool:
+    """Whether a column is central or balanced: these are run first."""
+    return column in (family.central, family.balanced)
 
 
 def _extra(budget: Budget, name: str, family: Family) -> Iterator[Cell]:
     """Rows that a reader asks for, in the central column: teaching one way only, hearing only oneself, the large model on all clients."""
-    column = family.central
+    column, seeds = family.central, spent_on(family, budget).seeds
     for method in ("periodic", "merged"):
         for kind, who in TEACHING.items():
             made, tuned = configured(budget, name, family, method, (*take_clients(family, column), who))
             if kind == "self":
                 made = replace(made, pools={pool: _spoken(of, SELF_TEMPERATURE) for pool, of in made.pools.items()})
             row = f"{method}-{kind}"
-            cell = Cell(
-                f"{name}/{row}/{column}/in-domain", name, row, method, column, "in-domain", family.columns[column], made, budget.seeds
-            )
+            cell = Cell(f"{name}/{row}/{column}/in-domain", name, row, method, column, "in-domain", family.columns[column], made, seeds)
             yield replace(cell, rank=3, twin=f"{name}/fedavg/{column}", tuned=tuned)
     made, tuned = configured(budget, name, family, "fedavg", (WHOLE_POOL,))
-    cell = Cell(f"{name}/fedavg-all/all", name, "fedavg-all", "fedavg", "all", "", None, made, budget.seeds)
+    cell = Cell(f"{name}/fedavg-all/all", name, "fedavg-all", "fedavg", "all", "", None, made, seeds)
     yield replace(cell, rank=3, twin=f"{name}/fedavg/{column}", tuned=tuned)
 
 
@@ -135,15 +143,16 @@ def _spoken(pool: Any, temperature: float) -> Any:
 
 
 def table_2(budget: Budget) -> Iterator[Cell]:
-    after = "evaluate_after=[" + ", ".join(map(str, budget.after)) + "]"
     for name, family in budget.shifted.items():
+        spent = spent_on(family, budget)
+        after = "evaluate_after=[" + ", ".join(map(str, spent.after)) + "]"
         for method in ("fedavg", "periodic", "merged"):
             # Figure 3 is drawn from the same runs, so both ask for its evaluations.
-            made, tuned = configured(budget, name, family, method, (f"evaluate_every={budget.every}", after))
+            made, tuned = configured(budget, name, family, method, (f"evaluate_every={spent.every}", after))
             numbers = paper.SHIFT[method] if family.paper else {}
             printed = {pool: {family.domains[d]: pair[i] for d, pair in numbers.items()} for i, pool in enumerate(paper.POOLS)}
             cell = Cell(
-                f"{name}/{method}/shift", name, method, method, "shift", "in-domain" if method != "fedavg" else "", None, made, budget.seeds
+                f"{name}/{method}/shift", name, method, method, "shift", "in-domain" if method != "fedavg" else "", None, made, spent.seeds
             )
             yield replace(cell, twin="" if method == "fedavg" else f"{name}/fedavg/shift", tuned=tuned, paper=printed)
 
@@ -160,7 +169,7 @@ def figure_4(budget: Budget) -> Iterator[Cell]:
                 yield whole  # the in-domain cell of Table 1
                 continue
             made, tuned = configured(budget, name, family, method, (*take_clients(family, column), *given))
-            seeds = budget.seeds if size in ends else budget.elsewhere
+            seeds = max(budget.elsewhere, budget.seeds[:INTERVAL], key=len) if size in ends else budget.elsewhere
             cell = replace(whole, id=f"{name}/{method}/{column}/{size}", public=size, config=made, tuned=tuned, seeds=seeds, paper={})
             yield replace(cell, rank=0 if size in ends else 1)
 
@@ -170,11 +179,13 @@ def take_clients(family: Family, column: str) -> tuple[str, ...]:
 
 
 def _paper_1(name: str, family: Family, column: str, method: str, public: str) -> dict[str, dict[str, float]]:
-    """The paper's numbers of the column in the same place."""
-    if not family.paper or name not in paper.TABLE_1:
+    """The paper's numbers of the column in the same place; of its central one, in which its models are balanced, beside a balanced one."""
+    half = family.half or name
+    if not family.paper or half not in paper.TABLE_1:
         return {}
-    row = paper.TABLE_1[name][method, public]
-    printed = list(row.values())[list(family.columns).index(column)] if len(family.columns) == len(row) else row[paper.CENTRAL[name]]
+    row, places = paper.TABLE_1[half][method, public], family.in_place
+    beside = list(row)[places.index(column)] if len(places) == len(row) and column in places else paper.CENTRAL[half]
+    printed = row[beside]
     return {pool: {"all": number} for pool, number in zip(paper.POOLS, printed, strict=True)}
 
 
@@ -182,7 +193,7 @@ def configured(budget: Budget, name: str, family: Family, method: str, more: Seq
     """The config of a cell, and whether tuned settings were laid over it."""
     given = [*family.given, f"method={family.methods[method]}", *more]
     made = config.read(family.config, given)
-    path = TUNED / f"{family.tuned or name}-{method}-{budget.name}.toml"
+    path = TUNED / f"{family.tuned or name}-{method}-{spent_on(family, budget).name}.toml"
     if not path.is_file():
         return made, False
     return lay_over(made, path, family.config, given), True

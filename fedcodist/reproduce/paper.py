@@ -16,6 +16,7 @@ TABLES = ("table1", "table2", "figure3", "figure4", "studies")  # what `reproduc
 
 ROUNDS, PERIOD, PERIODIC_STEPS, MERGED_STEPS = 1_500, 200, 200, 32
 IMAGES_DATA, LANGUAGE_DATA = "CIFAR-100", "Stack Overflow"
+DATA = {"images": IMAGES_DATA, "language": LANGUAGE_DATA}
 
 IMAGE_SIZES = {"3100": 31, "4700": 47, "6300": 63}  # {|P_H| in examples: clients}; the middle one is the central column
 IMAGES: Mapping[tuple[str, str], Mapping[str, Pair]] = {  # (method, public data): Table 1, upper half
@@ -40,6 +41,11 @@ SHIFT: Mapping[str, Mapping[str, Pair]] = {  # Table 2: the small model learns a
 }
 FIGURE_4 = (600, 1_350, 3_000, 6_750, 13_500)  # the paper names 600 and the whole; the others are ours
 ENOUGH = 600  # images that "good performance can be reached with"
+
+
+def in_place(columns: Sequence[str], balanced: str | None) -> list[str]:
+    """The columns in the places of the paper's, which are all but a balanced one."""
+    return [column for column in columns if column != balanced]
 
 
 def central(columns: Sequence[str]) -> str:

@@ -52,10 +52,11 @@ def collect(table: str, budget: str, cells: Sequence[Cell], root: Path, failed: 
         "families": {
             name: {
                 "data": families[name].data,
-                "paper_data": {"images": paper.IMAGES_DATA, "language": paper.LANGUAGE_DATA}.get(name) if families[name].paper else None,
+                "paper_data": paper.DATA.get(families[name].half or name) if families[name].paper else None,
                 "outside_data": families[name].outside_data,
                 "unit": families[name].unit,
                 "columns": list(families[name].columns),
+                **({"balanced": families[name].balanced} if families[name].balanced else {}),
                 "sizes": list(families[name].sizes),
                 "domains": dict(families[name].domains),
             }

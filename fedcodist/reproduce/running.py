@@ -11,6 +11,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
@@ -23,10 +24,13 @@ from fedcodist.reports.arms import is_finished, number, rounds_done
 from fedcodist.reports.progress import Screen
 from fedcodist.reproduce import stores
 from fedcodist.reproduce.cells import Cell
-from fedcodist.runs import plan, session
+from fedcodist.rule import Diverged
+from fedcodist.runs import clock, session
 from fedcodist.storage import durable, sealed
 
 RUNS, FAILED = "runs", "failed.json"
+TIMED = ("seconds", "evaluate_seconds", "checkpoint_seconds")  # of a row of timing
+LONG = 100  # rounds from which a run is worth timing before it begins
 
 
 class Job(NamedTuple):
@@ -100,7 +104,7 @@ def state(job: Job) -> State:
 class Pace:
     """Seconds a round: what is expected of a config, times how much longer than expected runs like it took.
 
-    `expected` is {config name: seconds a round}, as `plan` guesses; without it all rounds of a family are taken to be alike.
+    `expected` is {config name: seconds a round} of all configs; without it all rounds of a family are taken to be alike.
     """
 
     def __init__(self, seen: Iterable[Job] = (), expected: Mapping[str, float] | None = None) -> None:
@@ -111,7 +115,7 @@ class Pace:
                 timing = runs.read(job.path).timing[1:]  # the first round compiles
             except runs.NotARun:
                 continue
-            seconds = [s for row in timing if (s := number(row.get("seconds"))) is not None]
+            seconds = [sum(number(row.get(part)) or 0.0 for part in TIMED) for row in timing if number(row.get("seconds")) is not None]
             if seconds:
                 self.see(job, fmean(seconds))
 
@@ -120,19 +124,36 @@ class Pace:
         self._longer.setdefault((job.cell.family, job.cell.method), []).append(seconds / self._expected.get(job.config.name, 1.0))
 
     def left(self, waiting: Sequence[tuple[Job, State]]) -> str:
-        """The time for the rounds that are left, in words: by the runs of the same method, or family, or by any; where none was seen yet,
-        by the plan; and where there is none, unknown."""
+        """The time for the rounds that are left, in words: by what is expected and by the runs of the same method, or family, or by any;
+        where there is neither, unknown."""
         if not self._longer and not self._expected:
             return "time left unknown until a run is over"
         total = sum(self._ratio(job) * self._expected.get(job.config.name, 1.0) * (now.rounds - now.at) for job, now in waiting)
-        if self._longer:
-            return f"about {units.duration(total)} left"
-        return f"perhaps {units.between(total, plan.OFF)}, by a guess until a run is over"
+        return f"about {units.duration(total)} left"
 
     def _ratio(self, job: Job) -> float:
         family, method = job.cell.family, job.cell.method
         alike = self._longer.get((family, method)) or [r for (f, _), ratios in self._longer.items() if f == family for r in ratios]
         return median(alike or [r for ratios in self._longer.values() for r in ratios] or [1.0])
+
+
+def expected(wanted: Iterable[Job]) -> dict[str, float]:
+    """{config name: seconds a round}, as this machine's times have it; where there are none of a config, those of the same method and
+    family. Empty if a config has neither."""
+    found: dict[str, float | None] = {}
+    alike: dict[tuple[str, str], list[float]] = {}
+    jobs = {job.config.name: job for job in wanted}
+    for name, job in jobs.items():
+        seconds = clock.left(job.config)
+        found[name] = None if seconds is None else seconds / job.config.rounds
+        if seconds is not None:
+            alike.setdefault((job.cell.family, job.cell.method), []).append(seconds / job.config.rounds)
+    whole = {
+        name: median(alike[job.cell.family, job.cell.method]) if (known := found[name]) is None else known
+        for name, job in jobs.items()
+        if found[name] is not None or (job.cell.family, job.cell.method) in alike
+    }
+    return whole if len(whole) == len(jobs) else {}
 
 
 def listing(chosen: Sequence[Cell], root: Path) -> tuple[list[dict[str, Any]], str]:
@@ -151,7 +172,7 @@ def listing(chosen: Sequence[Cell], root: Path) -> tuple[list[dict[str, Any]], s
         )
     waiting = [(job, states[job.path]) for job in every if not states[job.path].done]
     done = len(every) - len(waiting)
-    left = f"; {Pace(every).left(waiting)}" if waiting else ""
+    left = f"; {Pace(every, expected(every)).left(waiting)}" if waiting else ""
     lacking = stores.missing(job.config.task for job, _ in waiting)
     return rows, "\n".join([f"{done} of {len(every)} runs are done{left}", *lacking])
 
@@ -187,8 +208,9 @@ def run(wanted: Sequence[Job], root: Path, quiet: bool = False, between: Callabl
         stores.check(job.config.task for job in waiting)
     missing = stores.missing(job.config.task for job in waiting)
     done, lacking, waiting = len(wanted) - len(waiting), len(waiting) - len(ready), ready
-    tasks, expected = _load(waiting)
-    pace, wrong = Pace(wanted, expected), {}
+    tasks, wrong = _load(waiting), {}
+    _time(waiting, tasks, quiet)
+    pace = Pace(wanted, expected(wanted))
     with Screen(quiet) as display:
         if done:
             display.say(f"{done} of {len(wanted)} runs are finished already")
@@ -220,15 +242,29 @@ def run(wanted: Sequence[Job], root: Path, quiet: bool = False, between: Callabl
     return wrong
 
 
-def _load(waiting: Sequence[Job]) -> tuple[dict[str, Any], dict[str, float]]:
-    """Every task, once, and the seconds a round that each config may take; so every config is tried on its task, or the last cell could be
-    refused after hours of training the others."""
+def _load(waiting: Sequence[Job]) -> dict[str, Any]:
+    """Every task, once; and every config is tried on its task, or the last cell could be refused after hours of training the others."""
     tasks: dict[str, Any] = {}
-    expected: dict[str, float] = {}
+    tried: set[str] = set()
     for job in waiting:
         if job.task not in tasks:
             tasks[job.task] = job.config.task.load()
-        if job.config.name not in expected:
-            planned = plan.plan(config.assemble(job.config, tasks[job.task], job.seed))
-            expected[job.config.name] = planned["total"]["seconds"] / job.config.rounds
-    return tasks, expected
+        if job.config.name not in tried:
+            config.assemble(job.config, tasks[job.task], job.seed)
+            tried.add(job.config.name)
+    return tasks
+
+
+def _time(waiting: Sequence[Job], tasks: Mapping[str, Any], quiet: bool) -> None:
+    """Time a few rounds of each method in each family that this machine has no times of. Short runs are sooner over than timed."""
+    unknown: dict[tuple[str, str], Job] = {}
+    for job in waiting:
+        if job.config.rounds >= LONG:
+            unknown.setdefault((job.cell.family, job.cell.method), job)
+    for (family, method), job in unknown.items():
+        if expected(other for other in waiting if (other.cell.family, other.cell.method) == (family, method)):
+            continue
+        with Screen(quiet) as display:
+            display.say(f"timing a few rounds of {family}/{method}, once on this machine")
+        with suppress(Diverged):  # its run will say so
+            clock.measure(config.assemble(job.config, tasks[job.task], job.seed))

@@ -60,7 +60,7 @@ def claims_block(found: Sequence[Result]) -> str:
 def table_1(r: Result, family: str, column: str, short: bool = False) -> str:
     """One column of one half of Table 1; the central one has the rows that the paper does not, those that were not run in a line. In
     `short` only what the paper has and was run."""
-    central = paper.central(r["families"][family]["columns"])
+    central = _central_of(r["families"][family])
     mine = [c for c in r["cells"] if c["family"] == family and (c["column"] == column or (c["column"] == "all" and column == central))]
     if none := not_run(r, mine, f"{family}/*/{column}*"):
         return none
@@ -344,11 +344,13 @@ def column_name(family: Mapping[str, Any], column: str, r: Result) -> str:
     clients = next((c["clients"] for c in r["cells"] if c["column"] == column and c["clients"]), None)
     shown = f"{int(column):,}" if column.isdigit() else column
     size = f"|P_H| = {shown} {family['unit']}" + (f" ({clients} clients)" if clients and family["unit"] != "clients" else "")
+    theirs = list(paper.IMAGE_SIZES if family["paper_data"] == paper.IMAGES_DATA else paper.LANGUAGE_SIZES)
+    if column == family.get("balanced"):
+        return f"{size}, the balanced column; the paper's numbers are of its own, |P_H| = {paper.central(theirs)}"
     if family["paper_data"] in (None, family["data"]):
         return size
-    theirs = list(paper.IMAGE_SIZES if family["paper_data"] == paper.IMAGES_DATA else paper.LANGUAGE_SIZES)
-    place = family["columns"].index(column)
-    beside = theirs[place] if len(theirs) == len(family["columns"]) else theirs[1]
+    places = paper.in_place(family["columns"], family.get("balanced"))
+    beside = theirs[places.index(column)] if len(theirs) == len(places) else theirs[1]
     return f"{size}; the paper's numbers are of {family['paper_data']} with |P_H| = {beside}"
 
 
@@ -360,7 +362,11 @@ def _tuned(cells: Sequence[Mapping[str, Any]]) -> str:
 
 def _central(r: Result, cell: Mapping[str, Any]) -> bool:
     """Whether it is of the central column, or of a table that has no columns."""
-    return cell["column"] in ("all", "shift", paper.central(r["families"][cell["family"]]["columns"]))
+    return cell["column"] in ("all", "shift", _central_of(r["families"][cell["family"]]))
+
+
+def _central_of(family: Mapping[str, Any]) -> str:
+    return paper.central(paper.in_place(family["columns"], family.get("balanced")))
 
 
 def _span(counts: Sequence[int]) -> str:

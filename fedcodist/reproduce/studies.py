@@ -146,7 +146,7 @@ def _gate(budget: Budget) -> Iterator[Cell]:
 
 def _own_alpha(budget: Budget) -> Iterator[Cell]:
     family = budget.families[FAMILY]
-    column = list(family.columns)[-1]
+    column = family.in_place[-1]
     shared = cells.codistilled(budget, FAMILY, family, column, "merged", "in-domain")
     yield from _joined(budget, "own-alpha", [cells.fedavg(budget, FAMILY, family, column), shared])
     yield from _joined(budget, "own-alpha", [_other(shared, "own-alpha", alpha=own_alpha(shared.config.method.alpha))], shared.id)

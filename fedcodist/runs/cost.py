@@ -7,6 +7,7 @@ A product of [m, k] and [k, n] is 2 m k n; everything else is small beside it an
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,8 +15,16 @@ import jax
 
 from fedcodist import keys, native, tree
 from fedcodist.clients import sizes
+from fedcodist.engines.threads import cores
+from fedcodist.errors import Failure
 from fedcodist.federation import Federation
 from fedcodist.types import Info, Method
+
+
+class NoMemory(Failure):
+    """The models are larger than this machine."""
+
+    code = 9
 
 
 def parameters(fed: Federation) -> dict[str, int]:
@@ -69,22 +78,26 @@ def of_rounds(fed: Federation, method: Method, rounds: Iterable[Mapping[str, Inf
 
 def expected(fed: Federation, method: Method, rounds: int) -> dict[str, Any]:
     """The cost of a run before it is run: cohorts of average clients, distillation where the method will do it."""
+    average = _average(fed)
+    return of_rounds(fed, method, [_round(fed, method, average, t) for t in range(1, rounds + 1)])
+
+
+def of_average(fed: Federation, method: Method, t: int) -> dict[str, Any]:
+    """The cost of round t with cohorts of average clients, and their {pool: examples}."""
+    average = _average(fed)
+    return of_rounds(fed, method, [_round(fed, method, average, t)]) | {
+        "examples": {name: info["examples"] for name, info in average.items()}
+    }
+
+
+def _average(fed: Federation) -> dict[str, dict[str, Any]]:
     cohorts = {name: fed.pools[name].cohort for name in fed.names}
-    means = {name: _mean_size(fed.pools[name].clients) for name in fed.names}
-    infos = []
-    for t in range(1, rounds + 1):
-        students = method.students(fed.names, t)
-        infos.append(
-            {
-                name: {
-                    "clients": cohorts[name],
-                    "examples": means[name] * cohorts[name],
-                    "codistilled": name in students and (method.asks or bool(fed.table[name])),
-                }
-                for name in fed.names
-            }
-        )
-    return of_rounds(fed, method, infos)
+    return {name: {"clients": n, "examples": n * _mean_size(fed.pools[name].clients)} for name, n in cohorts.items()}
+
+
+def _round(fed: Federation, method: Method, average: Mapping[str, Info], t: int) -> dict[str, Info]:
+    students = method.students(fed.names, t)
+    return {name: {**info, "codistilled": name in students and (method.asks or bool(fed.table[name]))} for name, info in average.items()}
 
 
 def _zeros(fed: Federation) -> dict[str, Any]:
@@ -100,6 +113,20 @@ def memory_bytes(fed: Federation, workers: int) -> int:
     """A low estimate of what training holds at once: states before and after a round, gradients, each worker's client, students."""
     copies = 2 * 3 + 2 + 4 * workers + 4
     return 4 * copies * sum(parameters(fed).values())
+
+
+def check_memory(fed: Federation) -> None:
+    """Refuse a model that cannot fit before anything is written (R11)."""
+    needs = memory_bytes(fed, getattr(fed.engine, "workers", 0) or cores())
+    try:
+        has = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return  # a system that does not say
+    if needs > has:
+        sizes = ", ".join(f"{name} {count:,}" for name, count in parameters(fed).items())
+        raise NoMemory(
+            f"memory: got models of {sizes} parameters, which need {needs / 1e9:.1f} GB; allowed this machine's {has / 1e9:.1f} GB"
+        )
 
 
 def count(function: Any, *args: Any) -> float:

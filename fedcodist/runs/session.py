@@ -6,10 +6,8 @@ rounds but never inside a save; the last completed round is then committed, so n
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
-import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -20,12 +18,11 @@ import jax
 
 from fedcodist import keys, runs
 from fedcodist.config import HARMLESS, Config, digest, identity, plain
-from fedcodist.engines.threads import cores
 from fedcodist.errors import Failure, Interrupted
 from fedcodist.evaluate import ensemble, evaluate
 from fedcodist.profile import timed, watch, whole
 from fedcodist.rule import Diverged
-from fedcodist.runs import checkpoint, cost
+from fedcodist.runs import checkpoint, clock, cost
 from fedcodist.runs.evaluation import is_due
 from fedcodist.train import Experiment, train
 from fedcodist.types import Engine
@@ -46,12 +43,6 @@ class Event:
     codistilled: tuple[str, ...] = ()
     result: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
-
-
-class NoMemory(Failure):
-    """The models are larger than this machine."""
-
-    code = 9
 
 
 class DivergedRun(Failure):
@@ -118,12 +109,12 @@ def perform(
     method, fed = experiment.method, experiment.federation
     content = digest(fed.task)
     table = {**plain(config), "data": content}
-    _check_memory(experiment)
+    cost.check_memory(experiment.federation)
     path = runs.run_path(root, config.name, config.method.kind, seed)
     needs = checkpoint.size_bytes(jax.eval_shape(lambda: method.init(fed, keys.root(seed))))
     with (
         Signals() as signals,
-        watch() if profile else nullcontext() as clock,
+        watch() if profile else nullcontext() as profiler,
         runs.Run.open(path, table, set(HARMLESS), checkpoint_bytes=needs, keep=config.keep, strict=strict) as run,
     ):
         if restart:
@@ -131,16 +122,24 @@ def perform(
         if run.finished is not None:
             yield Event("skipped", path, config, seed, config.rounds, result=run.finished, notes=tuple(run.notes))
             return
-        start = method.init(fed, keys.root(seed))
-        done, state = run.resume(start) or (0, start)
+        watched = clock.Watch()
+        with watched.part(clock.START):
+            start = method.init(fed, keys.root(seed))
+            done, state = run.resume(start) or (0, start)
+        ahead = {"expected_seconds": round(expected, 1)} if (expected := clock.left(config, done)) is not None else {}
+        first = done
         yield Event("started", path, config, seed, done, notes=tuple(run.notes))
         committed, held_out = done, None
         infos = [row["pools"] for row in runs.read(path).rounds] if done else []
         try:
-            for step, seconds in _timed(train(experiment, jax.tree.map(jax.numpy.asarray, state), after=done)):
+            for step, span in _timed(train(experiment, jax.tree.map(jax.numpy.asarray, state), after=done)):
+                watched.add(clock.kind(method.students(fed.names, step.t)), span)
                 due = is_due(config, step.t) or (any("codistilled" in i for i in step.info.values()) and method.leaps)
-                with timed("evaluate"):
-                    held_out = step.evaluate("held_out") if due else None
+                held_out, took = None, {"seconds": round(span[0], 4)} | ahead
+                if due:
+                    with timed("evaluate"), watched.part(clock.EVALUATE):
+                        held_out = step.evaluate("held_out")
+                    took["evaluate_seconds"] = watched.last(clock.EVALUATE)
                 row = {"round": step.t, "pools": step.info} | ({"held_out": held_out} if held_out else {})
                 infos.append(step.info)
                 with signals.shield():
@@ -148,12 +147,14 @@ def perform(
                         run.record(row)
                     done, state = step.t, step.state
                     if done % config.checkpoint_every == 0 or done == config.rounds:
-                        with timed("checkpoint"):
+                        with timed("checkpoint"), watched.part(clock.CHECKPOINT):
                             run.commit(done, state, final=done == config.rounds)
+                        took["checkpoint_seconds"] = watched.last(clock.CHECKPOINT)
                         committed = done
-                    spans = clock.take() if clock else {}
-                    told = {"spent": whole(spans, seconds + sum(spans.get(name, 0.0) for name in AFTER))} if clock else {}
-                    run.time({"round": step.t, "seconds": round(seconds, 4), **told})
+                    spans = profiler.take() if profiler else {}
+                    told = {"spent": whole(spans, span[0] + sum(spans.get(name, 0.0) for name in AFTER))} if profiler else {}
+                    run.time({"round": step.t, **took, **told})
+                    ahead = {}  # it stands in the first row of those that go together
                 codistilled = tuple(name for name, info in step.info.items() if info.get("codistilled"))
                 yield Event("round", path, config, seed, done, held_out, codistilled)
         except (Interrupted, GeneratorExit):  # the signal may come while whoever consumes this has the floor
@@ -164,24 +165,13 @@ def perform(
         except Diverged as error:
             last = f"the last good checkpoint is round {committed}" if committed else "there is no checkpoint yet"
             raise DivergedRun(f"{error} ({path}); {last}; a smaller learning rate is the usual cure") from None
-        result = _result(experiment, state, infos, held_out, identity(config, content))
+        with watched.part(clock.RESULT):
+            result = _result(experiment, state, infos, held_out, identity(config, content))
         with signals.shield():
             run.finish(result)
+        if done - first >= clock.ENOUGH and engine is None and not profile:  # else it is no time of these programs alone
+            clock.remember(config, watched.times())
         yield Event("finished", path, config, seed, config.rounds, result=result)
-
-
-def _check_memory(experiment: Experiment) -> None:
-    """Refuse a model that cannot fit before anything is written (R11)."""
-    needs = cost.memory_bytes(experiment.federation, getattr(experiment.federation.engine, "workers", 0) or cores())
-    try:
-        has = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        return  # a system that does not say
-    if needs > has:
-        sizes = ", ".join(f"{name} {count:,}" for name, count in cost.parameters(experiment.federation).items())
-        raise NoMemory(
-            f"memory: got models of {sizes} parameters, which need {needs / 1e9:.1f} GB; allowed this machine's {has / 1e9:.1f} GB"
-        )
 
 
 def _result(experiment: Experiment, state: Any, infos: list[Any], held_out: Any, digest: str) -> dict[str, Any]:
@@ -205,8 +195,8 @@ def _result(experiment: Experiment, state: Any, infos: list[Any], held_out: Any,
     }
 
 
-def _timed(steps: Iterator[Any]) -> Iterator[tuple[Any, float]]:
-    start = time.monotonic()
+def _timed(steps: Iterator[Any]) -> Iterator[tuple[Any, clock.Span]]:
+    began = clock.now()
     for step in steps:
-        yield step, time.monotonic() - start
-        start = time.monotonic()
+        yield step, clock.since(began)
+        began = clock.now()

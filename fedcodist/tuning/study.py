@@ -127,6 +127,14 @@ def check(search: Search, path: Path, data: str) -> list[str]:
     return [f"goes on, but not as it was begun: {', '.join(other)}"] if other else []
 
 
+def ask(search: Search, path: Path) -> None:
+    """Write beside what the study is how many trials it was last asked for, so that whoever finds it knows whether it is complete."""
+    stored = sealed.unseal(path / FACTS)
+    if stored.get("trials") != search.trials:
+        kept = {key: value for key, value in stored.items() if key not in ("digest", "format")}
+        durable.replace_file(path / FACTS, sealed.seal({**kept, "trials": search.trials}))
+
+
 def set_aside(path: Path) -> list[str]:
     """Move all files of a study into a new directory beside them, deleting nothing. Returns notes."""
     fronts = sorted(old.name for old in path.glob("front-*.toml"))

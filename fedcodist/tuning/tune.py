@@ -22,7 +22,7 @@ from fedcodist.storage import durable, journal, sealed
 from fedcodist.storage.durable import Damaged
 from fedcodist.storage.sealed import canonical
 from fedcodist.task import Task
-from fedcodist.tuning import dotted, ranking, space, suggestions
+from fedcodist.tuning import dotted, ranking, space, study, suggestions
 from fedcodist.tuning.prefixes import alone
 from fedcodist.tuning.study import BEST, CONFIRMED, JOURNAL, TRIALS, Search, Trial, locked, place
 from fedcodist.tuning.trial import Job, Outcome, Report, content, without_test
@@ -58,6 +58,7 @@ def run(
     task = without_test(task if task is not None else search.config.task.load())
     first, data, path = 1 + check(search, task), content(task), place(root, search.config)
     with Signals() as signals, suggestions.opened(search, path, data, first, restart) as (opened, notes):
+        study.ask(search, path)
         desk = suggestions.Desk(search, opened, data, jobs, signals, path.parent / PREFIXES)
         try:
             opening = Event("opened", of=search.trials, notes=tuple(notes), title=f"tune {search.config.method.kind}")

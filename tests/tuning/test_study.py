@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
-from tuned import by_alpha, finish, searched
+from tuned import by_alpha, finish, searched, values
 
 from fedcodist import runs
 from fedcodist.errors import ConfigError
-from fedcodist.storage import durable, lock
-from fedcodist.tuning import study
+from fedcodist.runs import environment
+from fedcodist.storage import durable, lock, sealed
+from fedcodist.tuning import study, tune
 
 pytestmark = pytest.mark.usefixtures("prepared")
 
@@ -39,6 +41,32 @@ def test_another_study_is_refused_and_set_aside_on_request(base, read, tmp_path,
     assert code == 0 and "note: began again; what was there is in before-1" in errors
     aside = (tmp_path / "out/small/merged/before-1/study.journal").read_bytes()
     assert aside.startswith(before[tmp_path / "out/small/merged/study.journal"])
+
+
+def test_an_unfinished_study_is_carried_to_another_machine(base, tmp_path, pretend, monkeypatch):
+    trained = pretend(by_alpha)
+    straight = finish(searched(base, trials=14), tmp_path / "straight")
+    here, there = (study.place(tmp_path / name, base) for name in ("here", "there"))
+    finish(searched(base, trials=11), tmp_path / "here")
+    assert sealed.unseal(here / "study.json")["trials"] == 11
+    events = tune.run(searched(base, trials=14), tmp_path / "here")
+    while next(events).kind != "round":  # trial 11 is in its first round
+        pass
+    events.close()
+    durable.make_directories(there)
+    for name in ("study.json", "study.journal"):
+        text = (here / name).read_text()
+        assert str(tmp_path) not in text and not re.search(r'"/\w', text), "no path of this machine"
+        (there / name).write_text(text)
+    fingerprint = environment.fingerprint()
+    monkeypatch.setattr(environment, "fingerprint", lambda: fingerprint | {"cpu": "another"})
+    trained.clear()
+    events = list(tune.run(searched(base, trials=14), tmp_path / "there"))
+    assert any("goes on, but not as it was begun: cpu " in note for note in events[0].notes)
+    assert "trial 11 was interrupted, and is tried again" in events[0].notes and events[0].done == 11
+    assert set(trained) == {12, 13, 14}, "finished trials count"
+    found = tune.trials(searched(base, trials=14), tmp_path / "there")
+    assert values(found) == values(straight) and sealed.unseal(there / "study.json")["trials"] == 14
 
 
 def test_a_study_has_one_writer(base, tmp_path, pretend):
