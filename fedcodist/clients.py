@@ -97,6 +97,9 @@ class Clients(Mapping[str, Examples]):
     def __len__(self) -> int:
         return len(self.rows)
 
+    def __contains__(self, client: object) -> bool:
+        return client in self.rows  # without reading anything
+
     def sizes(self) -> dict[str, int]:
         """How many examples each client has."""
         return self.rows.sizes() if isinstance(self.rows, Spans) else {client: len(rows) for client, rows in self.rows.items()}

@@ -94,7 +94,7 @@ def read(want: Any, value: Any, path: str, problems: list[Problem], field: datac
         if not isinstance(value, dict):
             problems.append(Problem(path, show(value), "a table"))
             return None
-        return {k: read(args[1], v, join(path, k), problems) for k, v in value.items()}
+        return {k: read(args[1], v, join(path, k), problems, field) for k, v in value.items()}
     if dataclasses.is_dataclass(want):
         return read_part(want, value, path, problems)
     return _read_scalar(want, value, path, problems, field)

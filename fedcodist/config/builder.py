@@ -13,6 +13,7 @@ from fedcodist import keys, settings
 from fedcodist.clients import Clients, sizes
 from fedcodist.config.reader import MAX_PROBLEMS, read
 from fedcodist.config.schema import Config, PoolConfig
+from fedcodist.engines.faults import Faults, Faulty
 from fedcodist.errors import ConfigError, DataError
 from fedcodist.federation import Federation
 from fedcodist.folds import FOLDS
@@ -66,6 +67,7 @@ def assemble(config: Config, task: Task, seed: int, clamp: bool = False) -> Expe
             lr=rate(given.server, config.rounds),
             learns=given.learns,
             teaches=given.teaches,
+            spare=config.faults.spare(cohort),
         )
         problems += given.rule.problems(pools[name])
     problems += _check_membership(config.membership, pools)
@@ -76,6 +78,9 @@ def assemble(config: Config, task: Task, seed: int, clamp: bool = False) -> Expe
         raise ConfigError("\n".join(map(str, problems[:MAX_PROBLEMS])))
     table = config.topology if config.topology != "auto" else "complete" if len(pools) <= 4 else "chain"
     fed = Federation(task, pools, table, config.engine)
+    if config.faults != Faults():
+        faulty = Faulty(config.engine, config.faults, keys.derive(keys.root(seed), "faults"), fed.names)
+        fed = replace(fed, engine=faulty)
     return Experiment(fed, method, config.rounds, seed, config)
 
 

@@ -144,6 +144,7 @@ def relations(config: Config) -> list[Problem]:
         allowed = ("auto", *topology.TOPOLOGIES)
         hint = settings.nearest(config.topology, allowed)
         found.append(Problem("topology", settings.show(config.topology), f"{' | '.join(allowed)}, or a table", hint))
+    found += config.faults.problems(names)
     for name, pool in config.pools.items():
         choice = pool.clients
         if sum(bool(c) for c in (choice.take, choice.share, choice.ids)) > 1:

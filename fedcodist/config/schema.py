@@ -8,6 +8,7 @@ from typing import Any, Literal
 from fedcodist import settings
 from fedcodist.engines import ENGINES
 from fedcodist.engines.compiled import Compiled
+from fedcodist.engines.faults import Faults
 from fedcodist.fold import Mean
 from fedcodist.folds import FOLDS
 from fedcodist.methods import BASELINE, METHODS
@@ -73,6 +74,7 @@ class Config:
     topology: str | dict[str, dict[str, float]] = "auto"
     membership: Literal["any", "nested", "disjoint"] = "any"  # what must be true of the pools' clients
     engine: Any = setting(Compiled(), kinds=ENGINES)
+    faults: Faults = setting(Faults(), silent=True)  # simulated ones
     name: str = "run"
     seeds: tuple[int, ...] = setting((), ge=0, le=2**63 - 1)
     evaluate_every: int = setting(0, ge=0)  # rounds between evaluations on held_out; 0: twenty in a run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 from typing import Any
@@ -61,6 +62,24 @@ def gradients_of(arm: Arm) -> list[dict[str, Any]]:
             continue
         means = {what: mean(number(info.get(what)) for info in infos) for what in ("grad_norm", "dist_norm", "cosine", "alpha")}
         rows.append({"pool": pool, "rounds": len(infos), "codistilled": sum(bool(info.get("codistilled")) for info in infos), **means})
+    return rows
+
+
+def lost_of(arm: Arm) -> list[dict[str, Any]]:
+    """For each pool how many clients a round counted, how many did not by reason, and the share of rounds without a quorum; nothing if
+    all always counted."""
+    rows = []
+    for pool in pools_of(arm.runs):
+        infos = [info for run in arm.counted for row in rows_of(run) if isinstance(info := dig(row, "pools", pool), dict)]
+        counts: Counter[str] = Counter()
+        for info in infos:
+            said = info.get("reasons")
+            counts.update({str(why): int(known) for why, n in (said if isinstance(said, dict) else {}).items() if (known := number(n))})
+        skipped = sum("skipped" in info for info in infos)
+        if counts or skipped:
+            reasons = ", ".join(f"{why} {n / len(infos):.3g}" for why, n in sorted(counts.items())) or "none"
+            used = mean(number(info.get("clients")) for info in infos)
+            rows.append({"pool": pool, "clients": used, "reasons": reasons, "skipped": skipped / len(infos)})
     return rows
 
 

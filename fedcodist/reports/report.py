@@ -41,7 +41,7 @@ from fedcodist.reports.arms import (
     seed_of,
     twin_of,
 )  # fmt: skip
-from fedcodist.reports.curves import gradients_of, taught
+from fedcodist.reports.curves import gradients_of, lost_of, taught
 from fedcodist.reports.statistics import ONE_SEED, extra_cost, mean, paired
 from fedcodist.reports.tables import safe_cell
 from fedcodist.reports.units import interval, plural, points, si
@@ -101,6 +101,7 @@ def content(runs: Sequence[Any]) -> dict[str, Any]:
         "results": results(arms, colours),
         "transfer": transfer(arms, colours),
         "steps": [{"label": arm.label, "colour": colours[arm.label], "rows": rows} for arm in arms if (rows := gradients_of(arm))],
+        "lost": [{"label": arm.label, "colour": colours[arm.label], "rows": rows} for arm in arms if (rows := lost_of(arm))],
         "cost": costs(arms, colours),
         "profile": profile(arms, colours),
         "configs": [{"label": arm.label, "file": f"{_file(arm)}.toml", "text": runnable(arm.runs[0].config)} for arm in arms],

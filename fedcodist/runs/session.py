@@ -18,6 +18,7 @@ import jax
 
 from fedcodist import keys, runs
 from fedcodist.config import HARMLESS, Config, digest, identity, plain
+from fedcodist.engines.faults import instead
 from fedcodist.errors import Failure, Interrupted
 from fedcodist.evaluate import ensemble, evaluate
 from fedcodist.profile import timed, watch, whole
@@ -104,7 +105,7 @@ def perform(
     takes the place of the config's, for engines that are no setting, such as a live connection to devices. `restart` sets aside what is
     there, deleting nothing, and begins again; `profile` also notes where the time of each round goes."""
     if engine is not None:
-        experiment = replace(experiment, federation=replace(experiment.federation, engine=engine))
+        experiment = replace(experiment, federation=replace(experiment.federation, engine=instead(experiment.federation.engine, engine)))
     config, seed = experiment.config, experiment.seed
     method, fed = experiment.method, experiment.federation
     content = digest(fed.task)
