@@ -4,13 +4,13 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 PIP     = $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
-.PHONY: demo test check long kills bench bench-peers docs fuzz wheel clean
+.PHONY: demo test check long kills bench bench-peers docs site pictures test-browser fuzz wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/fedcodist demo
 
 test: $(VENV)/.dev check
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long and not browser"
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check --diff . || (echo "run: ruff format ." && false)
@@ -45,6 +45,20 @@ docs: $(VENV)/.dev
 	$(BIN)/python tools/make_presets.py
 	$(BIN)/python tools/make_docs.py
 
+# The documentation as a site in build/site, built offline; a dead link fails.
+site: $(VENV)/.docs
+	$(BIN)/python -m tools.make_site
+
+# The pages of the site and the demo's report in Chromium: no message, no request, nothing wider than a phone.
+test-browser: $(VENV)/.browser site
+	$(BIN)/fedcodist demo --quiet
+	$(BIN)/python -m pytest -m browser tests/browser
+
+# README's picture of the report, from the demo's.
+pictures: $(VENV)/.browser
+	$(BIN)/fedcodist demo --quiet
+	$(BIN)/python -m tools.browser runs/demo/report.html docs/pictures/report.png --width 1200 --height 900
+
 # Every reader of files against mutated files, a minute each.
 fuzz: $(VENV)/.dev
 	$(BIN)/python tests/fuzz/fuzz.py --seconds 60
@@ -70,3 +84,12 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(PIP) --editable '.[dev]'
 	-@$(BIN)/python -m fedcodist.native build
 	@touch $@ $(VENV)/.demo
+
+$(VENV)/.docs: $(VENV)/.dev
+	$(PIP) --editable '.[docs]'
+	@touch $@
+
+$(VENV)/.browser: $(VENV)/.dev
+	$(PIP) --editable '.[browser]'
+	$(BIN)/python -m tools.browser --install
+	@touch $@

@@ -37,17 +37,17 @@ class Distiller:
     confident teacher counts; 0 is off, as in the paper.
     """
 
-    steps: int = setting(32, ge=1, le=10**6)
-    batch: int = setting(128, ge=1, le=10**6)  # DEVIATION D5: the paper does not say
-    loss: str | Callable = "kl"
-    mix: Literal["probs", "logits"] = "probs"
-    labels: float = setting(0.0, ge=0, le=1)
-    gate: float = setting(0.0, ge=0, le=1e6)
-    augment: bool = True
-    shuffle: bool = True
-    b1: float = setting(0.9, ge=0, lt=1)
-    b2: float = setting(0.999, ge=0, lt=1)
-    eps: float = setting(1e-5, gt=0, le=1)
+    steps: int = setting(32, ge=1, le=10**6)  # Adam steps of one distillation
+    batch: int = setting(128, ge=1, le=10**6)  # rows of public data in one step (DEVIATION D5: the paper does not say)
+    loss: str | Callable = "kl"  # a loss by its name, or your own as "module:function"
+    mix: Literal["probs", "logits"] = "probs"  # what is averaged over the teachers
+    labels: float = setting(0.0, ge=0, le=1)  # weight of the true labels in the target; 0 in the paper
+    gate: float = setting(0.0, ge=0, le=1e6)  # entropy, in nats, at which a teacher counts 1/e as much; 0 is off
+    augment: bool = True  # whether public images are cropped, flipped and mixed at random
+    shuffle: bool = True  # whether public data is read in a random order
+    b1: float = setting(0.9, ge=0, lt=1)  # Adam's decay of the mean of gradients
+    b2: float = setting(0.999, ge=0, lt=1)  # Adam's decay of the mean of squared gradients
+    eps: float = setting(1e-5, gt=0, le=1)  # Adam's epsilon, added to the root
 
     def __post_init__(self) -> None:
         check(self)

@@ -25,9 +25,9 @@ class Learns:
     """The pool's model as a student: Adam's learning rate in round 1, the fraction of it left after the last round (A14), and the
     weight gamma of its own soft labels from the start of the distillation (A23)."""
 
-    lr: float = setting(1e-3, gt=0, le=1e3)
-    decay: float = setting(0.1, ge=0, le=1)
-    self_weight: float = setting(0.05, ge=0, le=1)
+    lr: float = setting(1e-3, gt=0, le=1e3)  # Adam's learning rate in round 1
+    decay: float = setting(0.1, ge=0, le=1)  # the fraction of `lr` that is left after the last round (A14)
+    self_weight: float = setting(0.05, ge=0, le=1)  # weight of its own first soft labels in the target (A23)
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Learns:
 class Teaches:
     """The pool's model as a teacher: the temperature that divides its logits (A21)."""
 
-    temperature: float = setting(1.0, ge=1e-3, le=1e3)
+    temperature: float = setting(1.0, ge=1e-3, le=1e3)  # divides its logits; above 1 its soft labels are flatter (A21)
 
 
 @dataclass(frozen=True, eq=False)

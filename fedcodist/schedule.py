@@ -26,7 +26,7 @@ class Constant:
     """
 
     kind: ClassVar[str] = "constant"
-    value: float = setting(ge=0, le=1e3)
+    value: float = setting(ge=0, le=1e3)  # the value in all rounds
 
     def __call__(self, t: int) -> float:
         return self.value
@@ -42,9 +42,9 @@ class Linear:
     """
 
     kind: ClassVar[str] = "linear"
-    start: float = setting(ge=0, le=1e3)
-    end: float = setting(ge=0, le=1e3)
-    over: int = setting(0, ge=0)
+    start: float = setting(ge=0, le=1e3)  # the value in round 1
+    end: float = setting(ge=0, le=1e3)  # the value that round `over` + 1 would have
+    over: int = setting(0, ge=0)  # rounds from start to end; 0: all rounds of the run
 
     def __call__(self, t: int) -> float:
         return self.start + (self.end - self.start) * _progress(t, self.over)
@@ -60,9 +60,9 @@ class Cosine:
     """
 
     kind: ClassVar[str] = "cosine"
-    start: float = setting(ge=0, le=1e3)
-    end: float = setting(ge=0, le=1e3)
-    over: int = setting(0, ge=0)
+    start: float = setting(ge=0, le=1e3)  # the value in round 1
+    end: float = setting(ge=0, le=1e3)  # the value that round `over` + 1 would have
+    over: int = setting(0, ge=0)  # rounds from start to end; 0: all rounds of the run
 
     def __call__(self, t: int) -> float:
         return self.end + (self.start - self.end) * 0.5 * (1 + math.cos(math.pi * _progress(t, self.over)))
@@ -78,9 +78,9 @@ class Every:
     """
 
     kind: ClassVar[str] = "every"
-    k: int = setting(ge=1)
-    value: float = setting(ge=0, le=1e3)
-    otherwise: float = setting(1.0, ge=0, le=1e3)
+    k: int = setting(ge=1)  # how many rounds apart
+    value: float = setting(ge=0, le=1e3)  # the value in every k-th round
+    otherwise: float = setting(1.0, ge=0, le=1e3)  # the value in all other rounds
 
     def __call__(self, t: int) -> float:
         return self.value if t % self.k == 0 else self.otherwise
@@ -96,9 +96,9 @@ class After:
     """
 
     kind: ClassVar[str] = "after"
-    k: int = setting(ge=0)
-    value: float = setting(ge=0, le=1e3)
-    otherwise: float = setting(1.0, ge=0, le=1e3)
+    k: int = setting(ge=0)  # how many rounds come first
+    value: float = setting(ge=0, le=1e3)  # the value after them
+    otherwise: float = setting(1.0, ge=0, le=1e3)  # the value in the first k rounds
 
     def __call__(self, t: int) -> float:
         return self.value if t > self.k else self.otherwise

@@ -27,11 +27,11 @@ class LocalSGD:
     """FedAvg's client: `epochs` passes of SGD with a constant learning rate."""
 
     kind: ClassVar[str] = "local_sgd"
-    lr: float = setting(0.03, gt=0, le=1e3)
-    epochs: int = setting(1, ge=1, le=10_000)
-    batch: int = setting(20, ge=1, le=10**6)
-    shuffle: bool = True
-    augment: bool = True
+    lr: float = setting(0.03, gt=0, le=1e3)  # learning rate of the clients' SGD, the same in all rounds
+    epochs: int = setting(1, ge=1, le=10_000)  # passes over a client's examples in a round
+    batch: int = setting(20, ge=1, le=10**6)  # examples in one SGD step
+    shuffle: bool = True  # whether each epoch has an order of its own
+    augment: bool = True  # whether training images are cropped and flipped at random, where the task says how
 
     def __call__(self, model: Model, objective: Objective, sent: Params, data: Data, key: Any) -> Reply:
         return reply(sent, data, *descend(self, model, objective, sent, data, key))
@@ -44,7 +44,7 @@ class Prox(LocalSGD):
     """FedProx (Li et al. 2020): LocalSGD on the loss plus mu/2 |w - sent|^2. With mu = 0 it is LocalSGD."""
 
     kind: ClassVar[str] = "prox"
-    mu: float = setting(0.01, ge=0, le=1e3)
+    mu: float = setting(0.01, ge=0, le=1e3)  # weight of the squared distance from the model that was sent; 0 is `local_sgd`
 
     def __call__(self, model: Model, objective: Objective, sent: Params, data: Data, key: Any) -> Reply:
         def pull(params: Params) -> Params:  # the gradient of mu/2 |w - sent|^2

@@ -1,12 +1,18 @@
 """Docs that can go stale, and are not allowed to."""
 
+import ast
+import dataclasses
 import inspect
 import re
 import textwrap
+import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 
 import fedcodist
+from fedcodist import config
 from fedcodist.methods import METHODS, MergedCodist
+from tools import config_page, make_site
 
 ROOT = Path(__file__).parent.parent
 CODE = "\n".join(path.read_text("utf-8") for path in (ROOT / "fedcodist").rglob("*.py"))
@@ -23,9 +29,53 @@ def test_every_question_and_rule_that_the_code_names_is_explained():
     assert {name for name in named if not re.search(rf"\b{name}\b", explained)} == set()
 
 
-def test_the_readme_shows_the_round_as_it_is():
+def test_the_methods_page_shows_the_round_as_it_is():
     source = textwrap.dedent(inspect.getsource(MergedCodist.round)).strip()
-    assert source in (ROOT / "README.md").read_text("utf-8")
+    assert source in (ROOT / "docs/methods/merged.md").read_text("utf-8")
+
+
+def test_the_readme_is_read_in_five_minutes():
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert len(text.splitlines()) <= 120 and len(text.split()) <= 900
+
+
+def test_configs_on_pages_are_read():
+    """Those that start from a shipped config, with its task in the place of files that are not there."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    found = [block for page in pages for block in re.findall(r"```toml\n(like = .*?)```", page.read_text("utf-8"), re.S)]
+    assert len(found) >= 3
+    for block in found:
+        table = tomllib.loads(block)
+        task = config.shipped()[table["like"]].read_text("utf-8")
+        if "path" in table.get("task", {}):
+            block = re.sub(r"(?m)^task = .*$", next(line for line in task.splitlines() if line.startswith("task = ")), block)
+        assert config.reader.parse(block.encode(), "page").pools
+
+
+@dataclass
+class Spoken:
+    said: int = 1  # behind
+    # above,
+    # on two lines
+    above: int = 2
+    silent: int = 3
+
+
+def test_the_sentence_of_a_key_stands_behind_it_or_above_it():
+    assert config_page.sentences(Spoken) == {"said": "Behind.", "above": "Above, on two lines.", "silent": ""}
+
+
+def test_every_key_of_a_config_has_a_sentence():
+    assert config_page.undocumented() == []
+    keys = {field.name for cls in config_page.classes() for field in dataclasses.fields(cls) if field.init}
+    assert all(f"| `{key}` |" in (ROOT / "docs/config.md").read_text("utf-8") for key in keys)
+
+
+def test_every_page_is_in_the_navigation():
+    named = [page for pages in make_site.navigation().values() for page in pages]
+    there = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*") if path.suffix in (".md", ".ipynb")}
+    assert there - set(named) - make_site.NOT_PAGES == set()
+    assert len(named) == len(set(named)) and {page for page in named if page.startswith("site/")} == set(make_site.made_pages())
 
 
 def test_every_method_has_a_page():
@@ -47,8 +97,6 @@ def test_public_names_are_sorted_typed_and_documented():
 
 def test_nothing_unsafe_is_called():
     # No pickle, no archives unpacked, no code from strings: by the syntax tree, so that a comment may speak of them.
-    import ast
-
     banned = {"eval", "exec", "extractall", "mktemp"}
     modules = {"pickle", "marshal", "shelve", "joblib", "dill", "cloudpickle", "yaml"}
     for path in (ROOT / "fedcodist").rglob("*.py"):

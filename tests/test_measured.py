@@ -30,18 +30,28 @@ def tool(monkeypatch):
     return importlib.import_module
 
 
-@pytest.mark.parametrize("name", ["demo", "demo_gains", "kills", "speed"])
-def test_a_changed_digit_is_stale_and_mended(tmp_path, tool, name):
-    docs, page = tool("make_docs"), tmp_path / "README.md"
-    text = (ROOT / "README.md").read_text("utf-8")
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [
+        ("README.md", "highlights"),
+        ("README.md", "fastest"),
+        ("docs/first-run.md", "demo"),
+        ("docs/first-run.md", "demo_gains"),
+        ("docs/runs.md", "kills"),
+        ("docs/speed.md", "speed"),
+    ],
+)
+def test_a_changed_digit_is_stale_and_mended(tmp_path, tool, where, name):
+    docs, page = tool("make_docs"), tmp_path / Path(where).name
+    text = (ROOT / where).read_text("utf-8")
     page.write_text(text)
     assert docs.stale_blocks(page) == []
     begin, end = next(match.span(2) for match in BLOCK.finditer(text) if match[1] == name)
     places = [begin + match.start() for match in re.finditer(r"\d", text[begin:end])]
     for at in (places[0], places[len(places) // 2], places[-1]):
         page.write_text(f"{text[:at]}{(int(text[at]) + 1) % 10}{text[at + 1 :]}")
-        assert docs.stale_blocks(page) == [f"README.md ({name})"]
-    assert docs.stale_blocks(page, write=True) == [f"README.md ({name})"]
+        assert docs.stale_blocks(page) == [f"{page.name} ({name})"]
+    assert docs.stale_blocks(page, write=True) == [f"{page.name} ({name})"]
     assert page.read_text() == text
 
 

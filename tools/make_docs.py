@@ -1,5 +1,5 @@
-"""Write the generated pages of docs/ (the command line, the parts of a config, the results) and the blocks of measured numbers in README.md
-and other pages; or with --check fail when any of them is stale.
+"""Write the generated pages of docs/ (the command line, the parts and keys of a config, the results) and the blocks of measured numbers in
+README.md and other pages; or with --check fail when any of them is stale.
 
 A block stands between `<!-- NAME: from FILE by make docs -->` and `<!-- end of NAME -->`, where NAME is one of BLOCKS; everything that was
 measured, and every sentence that other numbers would make untrue, is made from FILE. Results of `fedcodist reproduce` have marks of their
@@ -24,9 +24,10 @@ from fedcodist.config import parts as parts_config
 from fedcodist.config import toml
 from fedcodist.errors import data_error
 from fedcodist.reports import compare, tables
-from fedcodist.reproduce import page, sections
+from fedcodist.reproduce import page, results, sections
+from fedcodist.reproduce.numbers import show_gain, show_ids
 from fedcodist.runs.clock import BUSY
-from tools import architecture
+from tools import architecture, config_page
 
 DOCS = Path(__file__).parent.parent / "docs"
 WIDTH = 140  # of a line
@@ -108,6 +109,19 @@ def speed_table(history: Path) -> str:
     return "\n\n".join([*(_machine(last) for last in reversed(machines.values())), end])
 
 
+FIVE = ("torch", "pfl", "fedlab", "fedjax", "flower")
+
+
+def fastest(history: Path) -> str:
+    """README's table: five peers beside the kernels, on the machine that was measured last."""
+    rows = [row for row in map(json.loads, history.read_text("utf-8").splitlines()) if row["bench"] == "peers" and _quotable(row)]
+    row = max(rows, key=lambda row: row["when"])
+    sides = {result["workload"]: result["sides"] for result in row["results"]}
+    columns = {WORK[name]: {side: sides[name].get(side, {}) for side in FIVE} for name in AMONG_PEERS}
+    on = f"Theirs / ours, the time of a round of 20 clients, on {row['machine']['threads']} cores of an {row['machine']['cpu']}:"
+    return "\n".join([on, "", *_theirs_over_ours(columns)])
+
+
 def _machine(last: Mapping[str, Any]) -> str:
     """The tables of one machine."""
     found = {name: {result["workload"]: result for result in row["results"]} for name, row in last.items()}
@@ -184,6 +198,27 @@ def demo_gains(file: Path) -> str:
     return tables.render(rows, "md")
 
 
+HIGHLIGHTS = {  # what README quotes: {(result file, cell): how it is said}
+    ("table1-small", "images/periodic/4700/in-domain"): "CIFAR-100, PeriodicCodist",
+    ("table1-small", "images/merged/4700/in-domain"): "CIFAR-100, MergedCodist",
+    ("table2-small", "language/periodic/shift"): "StackExchange, PeriodicCodist",
+}
+
+
+def highlights(folder: Path) -> str:
+    """Three results: the gains of both models on all test rows, whatever they are, beside the paper's."""
+    rows = []
+    for (name, wanted), said in HIGHLIGHTS.items():
+        cells = {cell["id"]: cell for cell in results.read(folder / f"{name}.json")["cells"]}
+        cell, twin = cells[wanted], cells[cells[wanted]["twin"]]
+        row = {"gain over FedAvg, points of test accuracy": said, "seeds": show_ids(cell["seeds"])}
+        for pool, of_pool in cell["accuracy"].items():
+            printed = 100 * (cell["paper"][pool]["all"] - twin["paper"][pool]["all"])
+            row[f"{pool} model (the paper's gain)"] = f"{show_gain(of_pool['all']['gain'])} ({printed:+.2f})"
+        rows.append(row)
+    return tables.render(rows, "md")
+
+
 def kills(file: Path) -> str:
     """What `tests/faults/kills.py --json` found."""
     found = json.loads(file.read_text("utf-8"))
@@ -245,6 +280,8 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "kills": kills,
     "tuning": tuning,
     "clock": clock,
+    "fastest": fastest,
+    "highlights": highlights,
 }
 BLOCKS["floors"] = lambda _: architecture.picture()
 MARK = re.compile(r"(?P<begin><!-- (?P<name>\w+): from (?P<file>\S+) by make docs -->\n).*?(?=<!-- end of (?P=name) -->)", re.DOTALL)
@@ -275,7 +312,7 @@ def main() -> int:
     """Write or check."""
     os.environ["COLUMNS"] = "100"  # help is wrapped to the terminal: pages must not depend on it
     stale = []
-    for name, text in {"cli.md": cli_page(), "parts.md": parts_page()}.items():
+    for name, text in {"cli.md": cli_page(), "parts.md": parts_page(), "config.md": config_page.page()}.items():
         path = DOCS / name
         if "--check" not in sys.argv:
             path.write_text(text, "utf-8")

@@ -32,11 +32,11 @@ class Choice:
     """Which clients a pool trains on: those whose attributes are `where`, in a fixed random order, without the first `skip`, then the
     first `take` (or that `share`) of them; or exactly the `ids`. Pools that only differ in `take` are nested."""
 
-    take: int | None = setting(None, ge=1)
-    share: float | None = setting(None, gt=0, le=1)
-    skip: int = setting(0, ge=0)
-    where: dict[str, str] = field(default_factory=dict)
-    ids: tuple[str, ...] = ()
+    take: int | None = setting(None, ge=1)  # the first so many clients, in a fixed random order
+    share: float | None = setting(None, gt=0, le=1)  # the first clients in that order, as a share of all
+    skip: int = setting(0, ge=0)  # how many clients of that order are left out first
+    where: dict[str, str] = field(default_factory=dict)  # only clients with these attributes, such as `{ capacity = "high" }`
+    ids: tuple[str, ...] = ()  # exactly these clients
 
 
 def read_fold(value: Any, path: str, problems: list[Problem]) -> Any:
@@ -50,16 +50,16 @@ def read_fold(value: Any, path: str, problems: list[Problem]) -> Any:
 class PoolConfig:
     """One pool. `like = "other"` starts from another pool's keys."""
 
-    model: Any = setting(kinds=MODELS)
-    clients: Choice = Choice()
+    model: Any = setting(kinds=MODELS)  # the network
+    clients: Choice = Choice()  # which clients the pool trains on; all of them if nothing is said
     domain: str | None = None  # train only on the clients' examples of this domain
-    cohort: int = setting(20, ge=1)
-    work: Any = setting(LocalSGD(), kinds=WORKS)
-    fold: Any = setting(Mean.kind, reader=read_fold)
-    rule: Any = setting(Average(), kinds=RULES, silent=True)
-    server: Any = setting(Adam(), kinds=SERVERS)
-    learns: Learns = Learns()
-    teaches: Teaches = Teaches()
+    cohort: int = setting(20, ge=1)  # clients that are asked in a round
+    work: Any = setting(LocalSGD(), kinds=WORKS)  # what a client does in a round
+    fold: Any = setting(Mean.kind, reader=read_fold)  # how replies are combined
+    rule: Any = setting(Average(), kinds=RULES, silent=True)  # what the pool and its clients say to each other in a round
+    server: Any = setting(Adam(), kinds=SERVERS)  # the optimizer that applies the clients' gradient
+    learns: Learns = Learns()  # the pool's model as a student
+    teaches: Teaches = Teaches()  # the pool's model as a teacher
 
 
 @dataclass(frozen=True)
@@ -67,17 +67,19 @@ class PoolConfig:
 class Config:
     """An experiment, without its seed."""
 
-    pools: dict[str, PoolConfig]
-    task: Any = setting(kinds=TASKS)
-    rounds: int = setting(ge=1, le=10**7)
-    method: Any = setting(BASELINE(), kinds=METHODS)
+    pools: dict[str, PoolConfig]  # the pools by name, in any order
+    task: Any = setting(kinds=TASKS)  # what is learned, and from what data
+    rounds: int = setting(ge=1, le=10**7)  # how many rounds to train
+    method: Any = setting(BASELINE(), kinds=METHODS)  # what the server does with all pools
+    # who teaches whom: a name, or a table `{ student = { teacher = weight } }`; "auto": complete up to 4 pools, else chain
     topology: str | dict[str, dict[str, float]] = "auto"
     membership: Literal["any", "nested", "disjoint"] = "any"  # what must be true of the pools' clients
-    engine: Any = setting(Compiled(), kinds=ENGINES)
-    faults: Faults = setting(Faults(), silent=True)  # simulated ones
-    name: str = "run"
-    seeds: tuple[int, ...] = setting((), ge=0, le=2**63 - 1)
+    engine: Any = setting(Compiled(), kinds=ENGINES)  # how clients are run on this machine
+    faults: Faults = setting(Faults(), silent=True)  # simulated faults of the clients
+    name: str = "run"  # names the run's directory
+    seeds: tuple[int, ...] = setting((), ge=0, le=2**63 - 1)  # the seeds to train, if the command names none
     evaluate_every: int = setting(0, ge=0)  # rounds between evaluations on held_out; 0: twenty in a run
-    evaluate_after: tuple[int, ...] = setting((), ge=1)  # also so many rounds after each periodic codistillation, and the round before it
-    checkpoint_every: int = setting(10, ge=1)
-    keep: int = setting(3, ge=1)  # checkpoints
+    # also evaluate so many rounds after each periodic codistillation, and the round before it
+    evaluate_after: tuple[int, ...] = setting((), ge=1)
+    checkpoint_every: int = setting(10, ge=1)  # rounds between checkpoints
+    keep: int = setting(3, ge=1)  # how many checkpoints are kept

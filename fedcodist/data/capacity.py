@@ -34,11 +34,12 @@ class Capacity:
     'high'
     """
 
-    shares: dict[str, float] = field(default_factory=lambda: dict(SHARES))
-    column: str | None = None  # the attribute that says the level itself
+    shares: dict[str, float] = field(default_factory=lambda: dict(SHARES))  # the share of the clients at each level
+    column: str | None = None  # the attribute that says the level itself, instead of shares
     attribute: str | None = None  # what the level goes with; "examples" is the client's size
-    rho: float = setting(0.0, ge=-1, le=1)  # 1: the largest values have the highest level; -1: the smallest
-    order: tuple[str, ...] = ("high", "mid", "low")  # of the levels, the highest first: a table of shares has no order of its own
+    # rank correlation with the attribute: 1 gives the largest values the highest level, -1 the smallest
+    rho: float = setting(0.0, ge=-1, le=1)
+    order: tuple[str, ...] = ("high", "mid", "low")  # the levels, the highest first: a table of shares has no order of its own
 
     def __post_init__(self) -> None:
         check(self)

@@ -31,11 +31,11 @@ class OwnFiles:
     wants: ClassVar[str] = (
         "a .npz or .parquet file, a directory of .npy or .parquet files, a saved data set, or a folder of images a client"
     )
-    x: str = "x"  # the names of the columns
-    y: str = "y"
-    client: str = "client"
-    domain: str = "domain"
-    split: str = "split"
+    x: str = "x"  # the column of inputs
+    y: str = "y"  # the column of labels
+    client: str = "client"  # the column of client names
+    domain: str = "domain"  # the column of domains, if there is one
+    split: str = "split"  # the column that says train, public, held_out or test, if there is one
     also: tuple[str, ...] = ()  # further columns to keep, such as a capacity or a coarse label
 
     def __post_init__(self) -> None:

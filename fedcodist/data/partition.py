@@ -41,7 +41,7 @@ class Iid:
     """
 
     kind: ClassVar[str] = "iid"
-    clients: int = setting(100, ge=1, le=MOST_CLIENTS)
+    clients: int = setting(100, ge=1, le=MOST_CLIENTS)  # how many clients
 
     def deal(self, y: np.ndarray, key: Key, coarse: np.ndarray | None = None) -> list[np.ndarray]:
         _check_rows(self.clients, len(y))
@@ -59,8 +59,8 @@ class Dirichlet:
     """
 
     kind: ClassVar[str] = "dirichlet"
-    clients: int = setting(100, ge=1, le=MOST_CLIENTS)
-    concentration: float = setting(0.3, **NUMBER)
+    clients: int = setting(100, ge=1, le=MOST_CLIENTS)  # how many clients
+    concentration: float = setting(0.3, **NUMBER)  # concentration of the label shares; small is skewed
 
     def deal(self, y: np.ndarray, key: Key, coarse: np.ndarray | None = None) -> list[np.ndarray]:
         """Each client draws its label shares, then its rows without replacement from what is left, with the shares renormalised over the
@@ -96,8 +96,8 @@ class Shards:
     """
 
     kind: ClassVar[str] = "shards"
-    clients: int = setting(100, ge=1, le=MOST_CLIENTS)
-    shards_per_client: int = setting(2, ge=1, le=10_000)
+    clients: int = setting(100, ge=1, le=MOST_CLIENTS)  # how many clients
+    shards_per_client: int = setting(2, ge=1, le=10_000)  # shards that each client gets
 
     def deal(self, y: np.ndarray, key: Key, coarse: np.ndarray | None = None) -> list[np.ndarray]:
         count = self.clients * self.shards_per_client
@@ -119,9 +119,9 @@ class Quantity:
     """
 
     kind: ClassVar[str] = "quantity"
-    clients: int = setting(100, ge=1, le=MOST_CLIENTS)
-    concentration: float = setting(0.5, **NUMBER)
-    smallest: int = setting(1, ge=1)
+    clients: int = setting(100, ge=1, le=MOST_CLIENTS)  # how many clients
+    concentration: float = setting(0.5, **NUMBER)  # concentration of the sizes; small is skewed
+    smallest: int = setting(1, ge=1)  # rows that every client has at least
 
     def deal(self, y: np.ndarray, key: Key, coarse: np.ndarray | None = None) -> list[np.ndarray]:
         spare = len(y) - self.clients * self.smallest
@@ -139,11 +139,11 @@ class Pachinko:
     """Labels in two stages, as federated CIFAR-100 was made: each client draws coarse shares and, in each coarse label, fine shares."""
 
     kind: ClassVar[str] = "pachinko"
-    clients: int = setting(500, ge=1, le=MOST_CLIENTS)
-    coarse: float = setting(0.1, **NUMBER)  # concentration over the coarse labels: small is skewed
+    clients: int = setting(500, ge=1, le=MOST_CLIENTS)  # how many clients
+    coarse: float = setting(0.1, **NUMBER)  # concentration over the coarse labels; small is skewed
     fine: float = setting(10.0, **NUMBER)  # concentration over the fine labels of one coarse label
-    examples: int = setting(100, ge=1, le=MOST_CLIENTS)  # of a client
-    column: str = "coarse_label"  # of the coarse labels
+    examples: int = setting(100, ge=1, le=MOST_CLIENTS)  # rows of each client
+    column: str = "coarse_label"  # the column of coarse labels
 
     def deal(self, y: np.ndarray, key: Key, coarse: np.ndarray | None = None) -> list[np.ndarray]:
         """Each example is a draw of a coarse label, then of one of its fine labels, then of one of its remaining rows. A label without rows

@@ -43,29 +43,29 @@ class TextFiles:
     kind: ClassVar[str] = "text"
     published: ClassVar[tuple[Published, ...]] = ()
     wants: ClassVar[str] = "a .tsv, .csv, .jsonl (also .gz, .xz) or .parquet file, a directory of them, or a saved Hugging Face data set"
-    client: str = "client"  # the names of the columns
-    domain: str = "type"
-    date: str = "date"
-    split: str = "split"
-    tokens: str = "tokens"
-    text: str = "text"
+    client: str = "client"  # the column of authors
+    domain: str = "type"  # the column of domains, if there is one
+    date: str = "date"  # the column of dates, for `test_from`
+    split: str = "split"  # the column that says train, public, held_out or test, if there is one
+    tokens: str = "tokens"  # the column of words with spaces between them
+    text: str = "text"  # the column of prose, cut into sentences if there are no tokens
     test_from: str | None = None  # rows of this date or later are the test, whoever wrote them, as in Stack Overflow (2018-01-01)
-    domains: tuple[str, ...] = ()  # only rows of these; of all, if none is named
-    min_examples: int = setting(1, ge=1)  # to be a client
-    max_examples: int | None = setting(None, ge=1)  # of a federated client
-    public: float = setting(0.2, gt=0, lt=1)  # shares of the clients
-    held_out: float = setting(0.1, gt=0, lt=1)
-    test: float = setting(0.1, gt=0, lt=1)
-    public_size: int | None = setting(None, ge=1)  # sentences, chosen at random
-    held_out_size: int | None = setting(100_000, ge=1)
-    test_size: int | None = setting(100_000, ge=1)
-    vocab: int = setting(10_000, ge=1, le=1_000_000)
-    tokenizer: Literal["words", "pieces"] = "words"
-    vocabulary: str | None = None  # a store, or a file of words, instead of fitting one
-    length: int = setting(20, ge=2, le=1_000)
-    overlap: Literal["error", "drop", "allow"] = "drop"  # of sentences, between the parts
+    domains: tuple[str, ...] = ()  # only rows of these domains; of all, if none is named
+    min_examples: int = setting(1, ge=1)  # sentences that an author needs to be a client
+    max_examples: int | None = setting(None, ge=1)  # sentences of a federated client at most
+    public: float = setting(0.2, gt=0, lt=1)  # share of the clients whose sentences become public data
+    held_out: float = setting(0.1, gt=0, lt=1)  # share of the clients whose sentences are held out
+    test: float = setting(0.1, gt=0, lt=1)  # share of the clients whose sentences become the test
+    public_size: int | None = setting(None, ge=1)  # only so many public sentences, chosen at random
+    held_out_size: int | None = setting(100_000, ge=1)  # only so many held-out sentences, chosen at random
+    test_size: int | None = setting(100_000, ge=1)  # only so many test sentences, chosen at random
+    vocab: int = setting(10_000, ge=1, le=1_000_000)  # words in the vocabulary
+    tokenizer: Literal["words", "pieces"] = "words"  # whole words, or pieces of words (WordPiece)
+    vocabulary: str | None = None  # a store, or a file of words, instead of fitting a vocabulary
+    length: int = setting(20, ge=2, le=1_000)  # tokens of a sentence; longer ones are cut
+    overlap: Literal["error", "drop", "allow"] = "drop"  # what to do with sentences that are in two parts
     errors: Literal["fail", "skip", "replace"] = "fail"  # what to do with rows that are broken
-    split_seed: int = setting(0, ge=0, le=2**63 - 1)
+    split_seed: int = setting(0, ge=0, le=2**63 - 1)  # seed of the split into parts
 
     def __post_init__(self) -> None:
         check(self)
@@ -143,17 +143,18 @@ class StackOverflowFiles:
     kind: ClassVar[str] = "stackoverflow"
     published: ClassVar = (Published("https://storage.googleapis.com/tff-datasets-public/stackoverflow.sqlite.lzma"),)
     wants: ClassVar[str] = "TFF's stackoverflow.sqlite(.lzma) or stackoverflow_*.h5, or a directory of FedJAX's stackoverflow_*.sqlite"
-    clients: int = setting(34_248, ge=1)  # federated: a tenth of the training users
-    max_examples: int | None = setting(None, ge=1)  # of a federated client
-    public_size: int = setting(6_500_000, ge=1)  # sentences
-    held_out_size: int = setting(100_000, ge=1)
-    test_size: int = setting(100_000, ge=1)
-    vocab: int = setting(10_000, ge=1, le=1_000_000)
-    tokenizer: Literal["words", "pieces"] = "words"
-    vocabulary: str | None = None  # a store, or a file of words such as the publisher's word count, instead of fitting one
-    length: int = setting(20, ge=2, le=1_000)
-    overlap: Literal["error", "drop", "allow"] = "allow"  # the paper's draws: short sentences do occur twice
-    split_seed: int = setting(0, ge=0, le=2**63 - 1)
+    clients: int = setting(34_248, ge=1)  # federated clients; the default is a tenth of the training users
+    max_examples: int | None = setting(None, ge=1)  # sentences of a federated client at most
+    public_size: int = setting(6_500_000, ge=1)  # public sentences
+    held_out_size: int = setting(100_000, ge=1)  # held-out sentences
+    test_size: int = setting(100_000, ge=1)  # test sentences
+    vocab: int = setting(10_000, ge=1, le=1_000_000)  # words in the vocabulary
+    tokenizer: Literal["words", "pieces"] = "words"  # whole words, or pieces of words (WordPiece)
+    vocabulary: str | None = None  # a store, or a file of words such as the publisher's word count, instead of fitting a vocabulary
+    length: int = setting(20, ge=2, le=1_000)  # tokens of a sentence; longer ones are cut
+    # what to do with sentences that are in two parts; the paper's draws have short ones twice
+    overlap: Literal["error", "drop", "allow"] = "allow"
+    split_seed: int = setting(0, ge=0, le=2**63 - 1)  # seed of the split into parts
 
     def __post_init__(self) -> None:
         check(self)
@@ -234,10 +235,10 @@ class C4Files:
     kind: ClassVar[str] = "c4"
     published: ClassVar = (Published("https://huggingface.co/datasets/allenai/c4"),)
     wants: ClassVar[str] = "a .json, .jsonl or .json.gz file of C4, or a directory of them"
-    vocabulary: str = "stackoverflow"  # the store that it is for
+    vocabulary: str = "stackoverflow"  # the store whose vocabulary it uses
     size: int = setting(4_488_694, ge=1)  # sentences: the first so many
-    splitter: Literal["pysbd", "punkt"] = "pysbd"
-    errors: Literal["fail", "skip", "replace"] = "skip"
+    splitter: Literal["pysbd", "punkt"] = "pysbd"  # what finds the first sentence (DEVIATION D11)
+    errors: Literal["fail", "skip", "replace"] = "skip"  # what to do with rows that are broken
 
     def __post_init__(self) -> None:
         check(self)

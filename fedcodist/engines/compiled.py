@@ -33,9 +33,9 @@ class Compiled:
     """`workers` threads (0: one a core) over blocks of `block` clients. `form` is chosen by the device unless it is given."""
 
     kind: ClassVar[str] = "compiled"
-    workers: int = setting(0, ge=0, le=1024)
-    block: int = setting(5, ge=1, le=1024)
-    form: Literal["auto", "scan", "vmap"] = "auto"
+    workers: int = setting(0, ge=0, le=1024)  # threads; 0: one for each core. The result does not depend on it
+    block: int = setting(5, ge=1, le=1024)  # clients in one call of the compiled program; another value rounds differently
+    form: Literal["auto", "scan", "vmap"] = "auto"  # how a block's clients are run: in turn, or as one batch; "auto" decides by the device
 
     @property
     def host(self) -> PriorityThreads:

@@ -46,7 +46,7 @@ class NormBound(Weighted):
     """The weighted mean of replies whose norm is cut down to `bound`: no client can move the model by more than its share of that."""
 
     kind: ClassVar[str] = "norm_bound"
-    bound: float = setting(1.0, gt=0, le=1e9)
+    bound: float = setting(1.0, gt=0, le=1e9)  # the largest norm that a reply may have
 
     def summed(self, reply: Reply) -> Tree:
         return tree.scale(reply.value, jnp.minimum(1.0, self.bound / jnp.maximum(tree.norm(reply.value), TINY)))
@@ -70,7 +70,7 @@ class TrimmedMean(_OfAll):
     """The mean of each coordinate without its largest and its smallest values, a share of `trim` of the replies each (Yin et al. 2018)."""
 
     kind: ClassVar[str] = "trimmed_mean"
-    trim: float = setting(0.1, ge=0, lt=0.5)
+    trim: float = setting(0.1, ge=0, lt=0.5)  # share of the replies that is cut off at either end
 
     def combine(self, values: Tree) -> Tree:
         def trimmed(leaf: Array) -> Array:
@@ -90,8 +90,8 @@ class Krum(_OfAll):
     """
 
     kind: ClassVar[str] = "krum"
-    faulty: int = setting(1, ge=0, le=10**6)
-    keep: int = setting(1, ge=1, le=10**6)
+    faulty: int = setting(1, ge=0, le=10**6)  # how many clients of a cohort may send anything
+    keep: int = setting(1, ge=1, le=10**6)  # how many replies are averaged
 
     def combine(self, values: Tree) -> Tree:
         rows = jnp.concatenate([leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(values)], 1)  # [clients, numbers]

@@ -31,7 +31,7 @@ class FedDF(Method):
     kind: ClassVar[str] = "feddf"
     label: ClassVar[str] = "FedDF"
     asks: ClassVar[bool] = True
-    distill: Distiller | None = Distiller(steps=32)  # None is FedAvg
+    distill: Distiller | None = Distiller(steps=32)  # the distillation of every round; `None` (in Python only) is FedAvg
 
     def round(self, fed: Federation, state: State, t: int, key: Key) -> tuple[State, Info]:
         sent = params_of(state)

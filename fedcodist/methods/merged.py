@@ -27,8 +27,9 @@ class MergedCodist(Method):
     kind: ClassVar[str] = "merged"
     label: ClassVar[str] = "MergedCodist"
     begins_plain: ClassVar[bool] = True
-    alpha: Any = setting(Constant(0.5), reader=read_shares)  # a schedule, or one for each pool; alpha = 1 is plain FedAvg
-    distill: Distiller = Distiller(steps=32)  # s steps on public, unlabelled data
+    # weight of the clients' gradient: a number, a schedule, or a table of these by pool; 1 is plain FedAvg
+    alpha: Any = setting(Constant(0.5), reader=read_shares)
+    distill: Distiller = Distiller(steps=32)  # the distillation of every round in which alpha is below 1
 
     def round(self, fed: Federation, state: State, t: int, key: Key) -> tuple[State, Info]:
         theta = params_of(state)

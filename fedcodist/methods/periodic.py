@@ -23,9 +23,9 @@ class PeriodicCodist(Method):
     label: ClassVar[str] = "PeriodicCodist"
     begins_plain: ClassVar[bool] = True
     leaps: ClassVar[bool] = True
-    period: int = setting(200, ge=1, le=10**7)  # p
-    distill: Distiller = Distiller(steps=200)  # s steps on public, unlabelled data
-    restart: bool = True  # the server momentum after a codistillation (A29)
+    period: int = setting(200, ge=1, le=10**7)  # rounds from one codistillation to the next; the paper's p
+    distill: Distiller = Distiller(steps=200)  # each of these codistillations
+    restart: bool = True  # whether the server optimizer's moments begin again after a codistillation (A29)
 
     def round(self, fed: Federation, state: State, t: int, key: Key) -> tuple[State, Info]:
         state, grad, info = fed.gradients(state, t, key)

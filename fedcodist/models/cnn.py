@@ -25,9 +25,9 @@ class CNN:
     """
 
     kind: ClassVar[str] = "cnn"
-    filters: tuple[int, ...] = setting((16, 32, 32), ge=1, le=10**5)
-    dense: tuple[int, ...] = setting((64, 128), ge=1, le=10**6)
-    layout: Literal["24/same", "32/valid"] = "24/same"
+    filters: tuple[int, ...] = setting((16, 32, 32), ge=1, le=10**5)  # filters of the three convolutions
+    dense: tuple[int, ...] = setting((64, 128), ge=1, le=10**6)  # widths of the dense layers before the last one
+    layout: Literal["24/same", "32/valid"] = "24/same"  # size of the input and kind of padding (A1)
 
     @lru_cache  # one model for one description: equal experiments share compiled programs
     def build(self, shape: tuple[int, ...], classes: int) -> Model:

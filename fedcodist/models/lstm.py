@@ -22,9 +22,9 @@ class LSTM:
     """With 10,004 tokens: 1,984,348 parameters (the default), or 4,278,644 for layers 2, embed 192, hidden 140."""
 
     kind: ClassVar[str] = "lstm"
-    layers: int = setting(1, ge=1, le=100)
-    embed: int = setting(96, ge=1, le=10**5)
-    hidden: int = setting(70, ge=1, le=10**5)
+    layers: int = setting(1, ge=1, le=100)  # LSTM layers
+    embed: int = setting(96, ge=1, le=10**5)  # width of the word embedding and of each layer's output
+    hidden: int = setting(70, ge=1, le=10**5)  # units of the state of a layer
 
     @lru_cache  # one model for one description: equal experiments share compiled programs
     def build(self, shape: tuple[int, ...], classes: int) -> Model:

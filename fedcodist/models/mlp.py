@@ -23,7 +23,7 @@ class MLP:
     """Dense layers of these widths with ReLU; none at all is logistic regression."""
 
     kind: ClassVar[str] = "mlp"
-    hidden: tuple[int, ...] = setting((32,), ge=1, le=10**6)
+    hidden: tuple[int, ...] = setting((32,), ge=1, le=10**6)  # widths of the hidden layers; an empty list is logistic regression
 
     @lru_cache  # one model for one description: equal experiments share compiled programs
     def build(self, shape: tuple[int, ...], classes: int) -> Model:

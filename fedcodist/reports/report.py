@@ -319,8 +319,8 @@ def rows_csv(runs: Iterable[Any]) -> str:
 
 
 def minus(text: str) -> str:
-    """The text with typographic minus signs before numbers."""
-    return re.sub(r"(?<![\w.-])-(?=\d)", "−", str(text))
+    """The text with typographic minus signs before numbers, and intervals that stay on one line."""
+    return re.sub(r"(?<=\d), (?=[−\d.]+\])", ",\N{NO-BREAK SPACE}", re.sub(r"(?<![\w.-])-(?=\d)", "−", str(text)))
 
 
 def _gain(row: dict[str, Any]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class FedMiD(Rule):
     """Federated mirror descent with lambda = `l1` on the dense kernels."""
 
     kind: ClassVar[str] = "fedmid"
-    l1: float = setting(1e-4, ge=0, le=1e3)
+    l1: float = setting(1e-4, ge=0, le=1e3)  # lambda, the weight of the L1 norm of the kernels of dense layers
 
     def problems(self, pool: Pool) -> list[Problem]:
         if type(pool.work) is LocalSGD:

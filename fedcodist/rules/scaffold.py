@@ -48,7 +48,7 @@ class Scaffold(Rule):
     """SCAFFOLD. What clients keep is part of every checkpoint; more than `most_bytes` of it is refused."""
 
     kind: ClassVar[str] = "scaffold"
-    most_bytes: float = setting(2e9, gt=0, le=1e15)
+    most_bytes: float = setting(2e9, gt=0, le=1e15)  # limit on the bytes of all clients' control variates, which every checkpoint holds
 
     def problems(self, pool: Pool) -> list[Problem]:
         found = []

@@ -21,8 +21,8 @@ class Average:
     """Plain FedAvg: the new model is the weighted mean of the clients' models (lr = 1)."""
 
     kind: ClassVar[str] = "average"
-    lr: float = setting(1.0, gt=0, le=1e3)
-    decay: Decay = "none"
+    lr: float = setting(1.0, gt=0, le=1e3)  # server learning rate; 1 takes the clients' mean as it is
+    decay: Decay = "none"  # whether the rate falls linearly to zero over the run
 
     @lru_cache
     def optimizer(self) -> optax.GradientTransformation:
@@ -35,10 +35,10 @@ class Momentum:
     """FedAvgM: server SGD with momentum."""
 
     kind: ClassVar[str] = "momentum"
-    lr: float = setting(1.0, gt=0, le=1e3)
-    momentum: float = setting(0.9, ge=0, lt=1)
-    nesterov: bool = False
-    decay: Decay = "linear"
+    lr: float = setting(1.0, gt=0, le=1e3)  # server learning rate
+    momentum: float = setting(0.9, ge=0, lt=1)  # the fraction of the last step that is kept
+    nesterov: bool = False  # Nesterov's form of momentum
+    decay: Decay = "linear"  # whether the rate falls linearly to zero over the run
 
     @lru_cache
     def optimizer(self) -> optax.GradientTransformation:
@@ -51,11 +51,11 @@ class Adam:
     """The paper's FedAdam: Adam with bias correction, and a learning rate that falls linearly to zero."""
 
     kind: ClassVar[str] = "adam"
-    lr: float = setting(0.01, gt=0, le=1e3)
-    b1: float = setting(0.9, ge=0, lt=1)
-    b2: float = setting(0.999, ge=0, lt=1)
-    eps: float = setting(1e-5, gt=0, le=1)
-    decay: Decay = "linear"
+    lr: float = setting(0.01, gt=0, le=1e3)  # server learning rate
+    b1: float = setting(0.9, ge=0, lt=1)  # decay of the mean of gradients
+    b2: float = setting(0.999, ge=0, lt=1)  # decay of the mean of squared gradients
+    eps: float = setting(1e-5, gt=0, le=1)  # added to the root
+    decay: Decay = "linear"  # whether the rate falls linearly to zero over the run
 
     @lru_cache
     def optimizer(self) -> optax.GradientTransformation:
@@ -67,10 +67,10 @@ class Optax:
     """Any other optimizer of optax by its name, e.g. `{ kind = "optax", name = "lion", args = { b1 = 0.95 } }`."""
 
     kind: ClassVar[str] = "optax"
-    name: str
-    lr: float = setting(0.01, gt=0, le=1e3)
-    args: dict[str, float] = field(default_factory=dict)
-    decay: Decay = "linear"
+    name: str  # the optimizer's name in optax
+    lr: float = setting(0.01, gt=0, le=1e3)  # server learning rate
+    args: dict[str, float] = field(default_factory=dict)  # the optimizer's other arguments
+    decay: Decay = "linear"  # whether the rate falls linearly to zero over the run
 
     def __post_init__(self) -> None:
         check(self)

@@ -22,11 +22,11 @@ class FedAdam:
     """Reddi's FedAdam: v <- b2 v + (1 - b2) g^2."""
 
     kind: ClassVar[str] = "fedadam"
-    lr: float = setting(0.01, gt=0, le=1e3)
-    b1: float = setting(0.9, ge=0, lt=1)
-    b2: float = setting(0.99, ge=0, lt=1)
-    tau: float = setting(1e-3, gt=0, le=1)
-    decay: Decay = "none"
+    lr: float = setting(0.01, gt=0, le=1e3)  # server learning rate
+    b1: float = setting(0.9, ge=0, lt=1)  # decay of the mean of gradients
+    b2: float = setting(0.99, ge=0, lt=1)  # decay of the mean of squared gradients
+    tau: float = setting(1e-3, gt=0, le=1)  # added to the root of v, which begins at tau squared
+    decay: Decay = "none"  # whether the rate falls linearly to zero over the run
 
     @lru_cache
     def optimizer(self) -> optax.GradientTransformation:
@@ -39,11 +39,11 @@ class FedYogi:
     """Reddi's FedYogi: v <- v - (1 - b2) g^2 sign(v - g^2)."""
 
     kind: ClassVar[str] = "fedyogi"
-    lr: float = setting(0.01, gt=0, le=1e3)
-    b1: float = setting(0.9, ge=0, lt=1)
-    b2: float = setting(0.99, ge=0, lt=1)
-    tau: float = setting(1e-3, gt=0, le=1)
-    decay: Decay = "none"
+    lr: float = setting(0.01, gt=0, le=1e3)  # server learning rate
+    b1: float = setting(0.9, ge=0, lt=1)  # decay of the mean of gradients
+    b2: float = setting(0.99, ge=0, lt=1)  # decay of the mean of squared gradients
+    tau: float = setting(1e-3, gt=0, le=1)  # added to the root of v, which begins at tau squared
+    decay: Decay = "none"  # whether the rate falls linearly to zero over the run
 
     @lru_cache
     def optimizer(self) -> optax.GradientTransformation:
@@ -56,10 +56,10 @@ class FedAdagrad:
     """Reddi's FedAdagrad: v <- v + g^2, without momentum by default."""
 
     kind: ClassVar[str] = "fedadagrad"
-    lr: float = setting(0.01, gt=0, le=1e3)
-    b1: float = setting(0.0, ge=0, lt=1)
-    tau: float = setting(1e-3, gt=0, le=1)
-    decay: Decay = "none"
+    lr: float = setting(0.01, gt=0, le=1e3)  # server learning rate
+    b1: float = setting(0.0, ge=0, lt=1)  # decay of the mean of gradients
+    tau: float = setting(1e-3, gt=0, le=1)  # added to the root of v, which begins at tau squared
+    decay: Decay = "none"  # whether the rate falls linearly to zero over the run
 
     @lru_cache
     def optimizer(self) -> optax.GradientTransformation:

@@ -43,27 +43,27 @@ class Arrays:
     """Your own images or numbers. Parts that no `split` column names are whole clients, by these shares."""
 
     kind: ClassVar[str] = "arrays"
-    path: str | None = None
-    function: str | None = None  # "module:name" of a function without arguments that gives the columns, in the place of a path
-    x: str = "x"  # the names of the columns
-    y: str = "y"
-    client: str = "client"  # "" for data without clients
-    domain: str = "domain"
-    split: str = "split"
+    path: str | None = None  # a file or directory of rows, or the name of a prepared store
+    function: str | None = None  # "module:name" of a Python function without arguments that gives the columns, instead of a path
+    x: str = "x"  # the column of inputs
+    y: str = "y"  # the column of labels
+    client: str = "client"  # the column of client names; "" for data without clients
+    domain: str = "domain"  # the column of domains, if there is one
+    split: str = "split"  # the column that says train, public, held_out or test, if there is one
     partition: Partition | None = setting(None, reader=read_partition)  # deals the rows to clients where there are none
-    capacity: Capacity = Capacity()
-    public: float = setting(0.3, gt=0, lt=1)
-    held_out: float = setting(0.1, gt=0, lt=1)
-    test: float = setting(0.1, gt=0, lt=1)
-    classes: int | None = setting(None, ge=2, le=checks.MOST_CLASSES)  # the largest label + 1 if not given
+    capacity: Capacity = Capacity()  # gives each client a level that pools can choose by
+    public: float = setting(0.3, gt=0, lt=1)  # share of the clients whose rows become public data
+    held_out: float = setting(0.1, gt=0, lt=1)  # share of the clients whose rows are held out
+    test: float = setting(0.1, gt=0, lt=1)  # share of the clients whose rows become the test
+    classes: int | None = setting(None, ge=2, le=checks.MOST_CLASSES)  # how many classes; the largest label + 1 if not given
     images: bool | None = None  # whether x are images; bytes with four axes are, if not given
-    size: int | None = setting(None, ge=1)  # of the crop that a model sees; the whole image if not given
-    pad: int = setting(0, ge=0, le=1_000)
-    flip: bool = True
-    public_flips: bool = True
-    mixup_beta: float = setting(2.0, ge=0, le=1e3)
-    overlap: Literal["error", "drop", "allow"] = "error"  # rows of public, held_out and test that are in a part before them
-    split_seed: int = setting(0, ge=0, le=2**63 - 1)
+    size: int | None = setting(None, ge=1)  # height and width of the crop that a model sees; the whole image if not given
+    pad: int = setting(0, ge=0, le=1_000)  # zero pixels added on every side before cropping
+    flip: bool = True  # whether training images are flipped left to right at random
+    public_flips: bool = True  # whether public images are flipped both ways at random (A19)
+    mixup_beta: float = setting(2.0, ge=0, le=1e3)  # mixup of public images: weights from Beta(b, b); 0 is off (A18)
+    overlap: Literal["error", "drop", "allow"] = "error"  # what to do with rows of public, held_out and test that are in a part before them
+    split_seed: int = setting(0, ge=0, le=2**63 - 1)  # seed of the split into parts, the same for all seeds of a run
 
     def __post_init__(self) -> None:
         check(self)

@@ -36,22 +36,22 @@ class Cifar100:
 
     kind: ClassVar[str] = "cifar100"
     data: str = "cifar100"  # the name or the path of a prepared store
-    partition: Any = setting(Pachinko(), kinds=PARTITIONS)  # for files that come without clients
-    public: str = "in_domain"  # or the name of a store of images, such as cifar10
-    public_clients: int = setting(135, ge=1)
-    held_out_clients: int = setting(50, ge=1)
+    partition: Any = setting(Pachinko(), kinds=PARTITIONS)  # deals the images to clients, for files that come without any
+    public: str = "in_domain"  # "in_domain", or the name of a store of images, such as cifar10
+    public_clients: int = setting(135, ge=1)  # clients whose images become the public data
+    held_out_clients: int = setting(50, ge=1)  # clients whose images are held out
     public_size: int | None = setting(None, ge=1)  # only so many public images, chosen at random
-    public_labels: bool = False  # keep the labels of the public data, for methods that may use them
-    size: int = setting(24, ge=1, le=SIDE)  # of the crop that a model sees
-    pad: int = setting(0, ge=0, le=SIDE)
-    flip: bool = True
-    scale: Scale = "image"
-    per_batch: bool = False
-    public_flips: bool = True
-    mixup_beta: float = setting(2.0, ge=0, le=1e3)
-    overlap: Literal["error", "drop", "allow"] = "error"  # images of the test that are training images too
-    capacity: Capacity = Capacity()
-    split_seed: int = setting(0, ge=0, le=2**63 - 1)
+    public_labels: bool = False  # whether public data keeps its labels, for methods that may use them
+    size: int = setting(24, ge=1, le=SIDE)  # height and width of the crop that a model sees
+    pad: int = setting(0, ge=0, le=SIDE)  # zero pixels added on every side before cropping
+    flip: bool = True  # whether training images are flipped left to right at random
+    scale: Scale = "image"  # how pixels are standardised: by each image, by fixed means and deviations, or as FedJAX does (A2)
+    per_batch: bool = False  # one crop and one flip for a whole batch, as in FedJAX, instead of one for each image (A3)
+    public_flips: bool = True  # whether public images are flipped both ways at random (A19)
+    mixup_beta: float = setting(2.0, ge=0, le=1e3)  # mixup of public images: weights from Beta(b, b); 0 is off (A18)
+    overlap: Literal["error", "drop", "allow"] = "error"  # what to do with images of the test that are training images too
+    capacity: Capacity = Capacity()  # gives each client a level that pools can choose by
+    split_seed: int = setting(0, ge=0, le=2**63 - 1)  # seed of the split into parts, the same for all seeds of a run
 
     def __post_init__(self) -> None:
         check(self)

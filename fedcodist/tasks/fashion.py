@@ -38,19 +38,19 @@ class FashionImages:
     """Fashion-MNIST in small."""
 
     kind: ClassVar[str] = "fashion"
-    clients: int = setting(100, ge=3, le=TRAIN)
-    dirichlet: float = setting(0.3, ge=1e-3, le=1e6)  # concentration of the label shares: small is skewed
-    public_share: float = setting(0.27, gt=0, lt=1)  # of the clients
-    held_out_share: float = setting(0.1, gt=0, lt=1)
-    public: Literal["in_domain", "out_of_domain"] = "in_domain"
-    public_labels: bool = False  # keep the labels of the public data, for methods that may use them
+    clients: int = setting(100, ge=3, le=TRAIN)  # clients before some become public or held out
+    dirichlet: float = setting(0.3, ge=1e-3, le=1e6)  # concentration of the clients' label shares; small is skewed
+    public_share: float = setting(0.27, gt=0, lt=1)  # share of the clients whose images become public data
+    held_out_share: float = setting(0.1, gt=0, lt=1)  # share of the clients whose images are held out
+    public: Literal["in_domain", "out_of_domain"] = "in_domain"  # public data of the same kind, or drawn shapes
+    public_labels: bool = False  # whether public data keeps its labels, for methods that may use them
     public_size: int | None = setting(None, ge=1, le=100_000)  # only so many public images, chosen at random; or so many shapes
-    size: int = setting(24, ge=1, le=SIDE)  # of the crop that a model sees
-    pad: int = setting(0, ge=0, le=SIDE)
-    flip: bool = True
-    public_flips: bool = True
-    mixup_beta: float = setting(2.0, ge=0, le=1e3)
-    split_seed: int = setting(0, ge=0, le=2**63 - 1)
+    size: int = setting(24, ge=1, le=SIDE)  # height and width of the crop that a model sees
+    pad: int = setting(0, ge=0, le=SIDE)  # zero pixels added on every side before cropping
+    flip: bool = True  # whether training images are flipped left to right at random
+    public_flips: bool = True  # whether public images are flipped both ways at random (A19)
+    mixup_beta: float = setting(2.0, ge=0, le=1e3)  # mixup of public images: weights from Beta(b, b); 0 is off (A18)
+    split_seed: int = setting(0, ge=0, le=2**63 - 1)  # seed of the split into parts, the same for all seeds of a run
 
     def __post_init__(self) -> None:
         check(self)

@@ -76,17 +76,17 @@ class StdlibText:
     """Docstrings and comments of the standard library, a client for each module."""
 
     kind: ClassVar[str] = "stdlib_text"
-    modules: int = setting(300, ge=4, le=100_000)  # read at most, chosen at random
-    max_examples: int = setting(200, ge=1)  # of a client
-    min_examples: int = setting(10, ge=1)  # to be a client
-    vocab: int = setting(1_000, ge=1, le=1_000_000)
-    length: int = setting(20, ge=2, le=10_000)
-    public_share: float = setting(0.2, gt=0, lt=1)  # of the clients
-    held_out_share: float = setting(0.1, gt=0, lt=1)
-    test_share: float = setting(0.1, gt=0, lt=1)
-    public: Literal["in_domain", "out_of_domain"] = "in_domain"
-    public_labels: bool = False  # keep the next words of the public data, for methods that may use them
-    split_seed: int = setting(0, ge=0, le=2**63 - 1)
+    modules: int = setting(300, ge=4, le=100_000)  # modules that are read at most, chosen at random
+    max_examples: int = setting(200, ge=1)  # sentences of a client at most
+    min_examples: int = setting(10, ge=1)  # sentences that a module needs to be a client
+    vocab: int = setting(1_000, ge=1, le=1_000_000)  # words that the model knows
+    length: int = setting(20, ge=2, le=10_000)  # tokens of a sentence; longer ones are cut
+    public_share: float = setting(0.2, gt=0, lt=1)  # share of the clients whose sentences become public data
+    held_out_share: float = setting(0.1, gt=0, lt=1)  # share of the clients whose sentences are held out
+    test_share: float = setting(0.1, gt=0, lt=1)  # share of the clients whose sentences become the test
+    public: Literal["in_domain", "out_of_domain"] = "in_domain"  # public data of the same kind, or the language reference
+    public_labels: bool = False  # whether public data keeps its next words, for methods that may use them
+    split_seed: int = setting(0, ge=0, le=2**63 - 1)  # seed of the split into parts, the same for all seeds of a run
 
     def __post_init__(self) -> None:
         check(self)

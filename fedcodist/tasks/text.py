@@ -30,12 +30,12 @@ class Text:
 
     kind: ClassVar[str] = "text"
     data: str  # the name or the path of a prepared store
-    public: str = "in_domain"  # or the name of a store of public text with the same vocabulary, such as c4
+    public: str = "in_domain"  # "in_domain", or the name of a store of public text with the same vocabulary, such as c4
     public_size: int | None = setting(None, ge=1)  # only so many public sentences, chosen at random
-    public_labels: bool = False  # keep the next words of the public data, for methods that may use them
-    scale: float | None = setting(None, gt=0, le=1e4)  # of the loss: the mean number of tokens of a sentence, if not given (A8)
-    capacity: Capacity = Capacity()
-    split_seed: int = setting(0, ge=0, le=2**63 - 1)
+    public_labels: bool = False  # whether public data keeps its next words, for methods that may use them
+    scale: float | None = setting(None, gt=0, le=1e4)  # divides the loss; the mean number of tokens of a sentence, if not given (A8)
+    capacity: Capacity = Capacity()  # gives each client a level that pools can choose by
+    split_seed: int = setting(0, ge=0, le=2**63 - 1)  # seed of the split into parts, the same for all seeds of a run
 
     def __post_init__(self) -> None:
         check(self)

@@ -33,17 +33,17 @@ class Toy:
     """
 
     kind: ClassVar[str] = "toy"
-    clients: int = setting(12, ge=1, le=100_000)
-    examples: int = setting(20, ge=1, le=100_000)  # mean of a client; the largest has about twice the smallest
-    features: int = setting(8, ge=1, le=10_000)
-    classes: int = setting(4, ge=2, le=10_000)
-    public: int = setting(200, ge=1, le=10_000_000)
-    held_out: int = setting(200, ge=1, le=10_000_000)
-    test: int = setting(200, ge=1, le=10_000_000)
-    skew: float = setting(0.5, ge=1e-3, le=1e6)  # of each client's label shares: Dirichlet(skew)
+    clients: int = setting(12, ge=1, le=100_000)  # federated clients
+    examples: int = setting(20, ge=1, le=100_000)  # examples of a client on average; the largest has about twice the smallest
+    features: int = setting(8, ge=1, le=10_000)  # numbers in an example
+    classes: int = setting(4, ge=2, le=10_000)  # classes
+    public: int = setting(200, ge=1, le=10_000_000)  # unlabelled public examples
+    held_out: int = setting(200, ge=1, le=10_000_000)  # held-out examples
+    test: int = setting(200, ge=1, le=10_000_000)  # test examples
+    skew: float = setting(0.5, ge=1e-3, le=1e6)  # concentration of each client's label shares: Dirichlet(skew)
     noise: float = setting(1.0, ge=0, le=1e3)  # standard deviation around a class's mean, which is drawn from N(0, 4)
-    shift: float = setting(1.0, ge=0, le=1e3)  # of the second domain, in every dimension
-    split_seed: int = setting(0, ge=0, le=2**63 - 1)
+    shift: float = setting(1.0, ge=0, le=1e3)  # distance of the second domain from the first, in every dimension
+    split_seed: int = setting(0, ge=0, le=2**63 - 1)  # seed of the data, the same for all seeds of a run
 
     def spec(self) -> Spec:
         """What is learned, without drawing anything."""
