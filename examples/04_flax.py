@@ -1,13 +1,13 @@
-"""A Flax network beside a built-in one: a model is two pure functions, so any library's network fits.
+"""A Flax network beside a built-in one: `from_flax` makes a model, which is two pure functions, of a module.
 
-The pool `large` trains a Linen module with dropout; `apply` is given a key in training and None in evaluation, which is all that dropout
-needs. The pool `small` trains a built-in MLP. The two teach each other.
+The pool `large` trains a Linen module with dropout; `train` is true in training and false in evaluation. The pool `small` trains a built-in
+MLP. The two teach each other. An NNX module goes as `from_flax(lambda rngs: Net(..., rngs=rngs), shape)`.
 """
 
-import jax.numpy as jnp
 from flax import linen as nn
 
 import fedcodist as fc
+from fedcodist.models import from_flax
 from fedcodist.servers import Adam
 from fedcodist.tasks.toy import Toy
 
@@ -24,21 +24,9 @@ class Net(nn.Module):
         return nn.Dense(self.classes)(nn.relu(nn.Dense(16)(x)))
 
 
-def flax_model(net, example):
-    """A Linen module as a Model."""
-
-    def init(key):
-        return net.init(key, example, train=False)["params"]
-
-    def apply(params, x, key=None):
-        return net.apply({"params": params}, x, train=key is not None, rngs={} if key is None else {"dropout": key})
-
-    return fc.Model(init, apply)
-
-
 task = Toy(clients=20, public=400).load()
 features = task.public.x.shape[1:]
-models = {"small": fc.MLP((16,)).build(features, task.classes), "large": flax_model(Net(task.classes), jnp.zeros((1, *features)))}
+models = {"small": fc.MLP((16,)).build(features, task.classes), "large": from_flax(Net(task.classes), features)}
 work, server = fc.LocalSGD(lr=0.1, batch=10), Adam().optimizer()
 pools = {
     name: fc.Pool(name, model, task.clients, cohort=5, work=work, server=server, lr=fc.Constant(0.02)) for name, model in models.items()

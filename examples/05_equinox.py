@@ -1,13 +1,14 @@
-"""An Equinox network beside a built-in one: its arrays are the parameters, and all else is set aside once with `eqx.partition`.
+"""An Equinox network beside a built-in one: `from_equinox` makes a model of a function of a key that gives a module.
 
-The pool `large` trains an Equinox module, the pool `small` a built-in MLP, and the two teach each other.
+The pool `large` trains an Equinox module, whose floating-point arrays are its parameters; the pool `small` trains a built-in MLP, and the
+two teach each other.
 """
 
 import equinox as eqx
 import jax
 
 import fedcodist as fc
-from fedcodist import keys
+from fedcodist.models import from_equinox
 from fedcodist.servers import Adam
 from fedcodist.tasks.toy import Toy
 
@@ -29,22 +30,9 @@ class Net(eqx.Module):
         return self.rest(self.norm(jax.nn.relu(self.first(x))))
 
 
-def equinox_model(make):
-    """A Model from `make(key)`, which gives an Equinox module."""
-    static = eqx.partition(make(keys.root(0)), eqx.is_inexact_array)[1]  # what is no parameter: activations, sizes
-
-    def init(key):
-        return eqx.partition(make(key), eqx.is_inexact_array)[0]
-
-    def apply(params, x, key=None):
-        return jax.vmap(eqx.combine(params, static))(x)
-
-    return fc.Model(init, apply)
-
-
 task = Toy(clients=20, public=400).load()
 (features,), classes = task.public.x.shape[1:], task.classes
-models = {"small": fc.MLP((16,)).build((features,), classes), "large": equinox_model(lambda key: Net(features, classes, key))}
+models = {"small": fc.MLP((16,)).build((features,), classes), "large": from_equinox(lambda key: Net(features, classes, key))}
 work, server = fc.LocalSGD(lr=0.1, batch=10), Adam().optimizer()
 pools = {
     name: fc.Pool(name, model, task.clients, cohort=5, work=work, server=server, lr=fc.Constant(0.02)) for name, model in models.items()

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import ClassVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedcodist as fc
 from fedcodist import tree
+from fedcodist.models import from_equinox, from_flax
 from fedcodist.tasks.toy import Toy
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("[0-9]*.py"))
@@ -28,8 +28,10 @@ SAYS = {
     "05_equinox": "round 15: held-out accuracy",
     "06_own_loss": "who teaches whom",
     "07_tracking": "round 10: test/accuracy/small",
+    "08_haiku": "round 15: held-out accuracy",
+    "09_keras": "round 15: held-out accuracy",
 }
-NEEDS = {"04_flax": "flax", "05_equinox": "equinox"}
+NEEDS = {"04_flax": "flax", "05_equinox": "equinox", "08_haiku": "haiku", "09_keras": "keras"}
 
 
 @lru_cache  # once: the tests below borrow what an example defines
@@ -116,8 +118,8 @@ def foreign_model(library: str, cwd: str, features: int, classes: int) -> fc.Mod
     needs(name)
     names, _said = ran(name, cwd)
     if library == "flax":
-        return names["flax_model"](names["Net"](classes), jnp.zeros((1, features)))
-    return names["equinox_model"](lambda key: names["Net"](features, classes, key))
+        return from_flax(names["Net"](classes), (features,))
+    return from_equinox(lambda key: names["Net"](features, classes, key))
 
 
 @pytest.mark.parametrize("library", ["flax", "equinox"])

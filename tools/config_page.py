@@ -41,6 +41,7 @@ WORDS = {int: "integer", float: "number", str: "text", bool: "true or false"}
 READ_AS: dict[Any, str] = {
     schedule.read_shares: "number, [schedule](#schedules), or a table of these by pool",
     schema.read_fold: "[fold](#folds)",
+    schema.read_model: '[model](#models), or `{ function = "module:function" }`',
     read_partition: "[partition](#partitions)",
 }
 SECTIONS: dict[str, Mapping[str, Any]] = {  # {heading: {kind: class}}

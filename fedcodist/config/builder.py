@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from fedcodist import keys, settings
 from fedcodist.clients import Clients, sizes
+from fedcodist.config.fitting import fitted
 from fedcodist.config.reader import MAX_PROBLEMS, read
 from fedcodist.config.schema import Config, PoolConfig
 from fedcodist.engines.faults import Faults, Faulty
@@ -20,7 +19,7 @@ from fedcodist.folds import FOLDS
 from fedcodist.pool import Pool
 from fedcodist.servers import rate
 from fedcodist.settings import Problem
-from fedcodist.task import Spec, Task
+from fedcodist.task import Task
 from fedcodist.train import Experiment
 
 
@@ -53,8 +52,9 @@ def assemble(config: Config, task: Task, seed: int, clamp: bool = False) -> Expe
         if 0 < len(clients) < cohort:
             said = f"clients (pool {name} has {len(clients)})"
             problems.append(Problem(f"pools.{name}.cohort", str(cohort), f"at most {len(clients)} {said}", "or --clamp"))
-        model = given.model.build(spec.inputs, spec.classes)
-        _check_model(spec, given.model, model, name, problems)
+        model = fitted(spec, given.model, name, problems)
+        if model is None:
+            continue
         pools[name] = Pool(
             name=name,
             model=model,
@@ -124,19 +124,6 @@ def _clients(task: Task, given: PoolConfig, everyone: list[str], path: str, prob
     if not any(sizes(clients).values()):
         raise DataError(f"{path}.clients: got no client with an example; allowed at least one")
     return clients
-
-
-def _check_model(spec: Spec, part: Any, model: Any, name: str, problems: list[Problem]) -> None:
-    def loss(key: Any, x: Any, y: Any) -> Any:
-        return spec.objective.loss(model.apply(model.init(key), spec.objective.inputs(x), None), y)
-
-    try:
-        fits = jax.eval_shape(loss, jax.ShapeDtypeStruct((2,), "uint32"), spec.x.rows(2), spec.y.rows(2)).shape == (2,)
-    except (TypeError, ValueError, IndexError):
-        fits = False
-    if not fits:
-        allowed = f"a model for inputs of {'x'.join(map(str, spec.inputs))} {spec.x.dtype} and {spec.classes} classes"
-        problems.append(Problem(f"pools.{name}.model", type(part).kind, allowed))
 
 
 def _check_membership(membership: str, pools: Mapping[str, Pool]) -> list[Problem]:

@@ -13,6 +13,7 @@ from fedcodist.fold import Mean
 from fedcodist.folds import FOLDS
 from fedcodist.methods import BASELINE, METHODS
 from fedcodist.models import MODELS
+from fedcodist.models.own import Own, read_own
 from fedcodist.pool import Learns, Teaches
 from fedcodist.rule import Average
 from fedcodist.rules import RULES
@@ -45,12 +46,19 @@ def read_fold(value: Any, path: str, problems: list[Problem]) -> Any:
     return Mean.kind if made == Mean() else made
 
 
+def read_model(value: Any, path: str, problems: list[Problem]) -> Any:
+    """A model by its kind, or a table that names a function of the user's."""
+    if isinstance(value, dict) and "function" in value and value.get("kind", Own.kind) == Own.kind:
+        return read_own(value, path, problems)
+    return read_kind(MODELS, value, path, problems)
+
+
 @dataclass(frozen=True)
 @settings.checked
 class PoolConfig:
     """One pool. `like = "other"` starts from another pool's keys."""
 
-    model: Any = setting(kinds=MODELS)  # the network
+    model: Any = setting(kinds=MODELS, reader=read_model)  # the network
     clients: Choice = Choice()  # which clients the pool trains on; all of them if nothing is said
     domain: str | None = None  # train only on the clients' examples of this domain
     cohort: int = setting(20, ge=1)  # clients that are asked in a round
