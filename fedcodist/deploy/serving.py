@@ -119,7 +119,6 @@ def prepare(config: Config, server: Server, post: Post, directory: Path, say: Ca
         say=say,
     )
     engine = Flower(post, roll, task.spec, server.rounds, say)
-    say(f"waiting for {server.rounds.first} devices")
     engine.meet()
     experiment = assemble(config, task, server.seed, populations=roll.rosters)
     fed = experiment.federation

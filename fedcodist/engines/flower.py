@@ -111,17 +111,20 @@ class Flower:
     def meet(self, seconds: float | None = None) -> None:
         """Wait until enough devices have said what they have."""
         end = None if seconds is None else self._clock() + seconds
+        said = ""
         while True:
             there = self._post.nodes()
             self._roll.call(self._post, there)
             self._roll.hear(self._post)
             here = [client for client in self._roll.known if client in there]
-            if len(here) >= self._terms.first and all(len(roster) for roster in self._roll.rosters.values()):
+            empty = [name for name, roster in self._roll.rosters.items() if not len(roster)]
+            if len(here) >= self._terms.first and not empty:
                 return
+            lack = f"one for pool {', '.join(empty)}" if len(here) >= self._terms.first else f"at least {self._terms.first}"
             if end is not None and self._clock() > end:
-                empty = [name for name, roster in self._roll.rosters.items() if not len(roster)]
-                lack = f"none for pool {', '.join(empty)}" if empty else f"at least {self._terms.first}"
                 raise NoClients(f"devices: got {len(here)} within {seconds:g} seconds; allowed {lack}")
+            if said != (said := f"{len(here)} devices are here; waiting for {lack}"):
+                self._say(said)
             self._sleep(self._terms.poll_seconds)
 
     def gather(self, population: Mapping[str, Mapping[str, Examples]], asks: Sequence[Ask]) -> list[Answer | None]:

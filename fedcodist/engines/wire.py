@@ -21,7 +21,7 @@ import numpy as np
 from fedcodist.types import Tree
 
 DTYPES = {"<f4", "<f8", "<f2", "<i4", "<i8", "<i2", "|i1", "|u1", "<u2", "<u4", "<u8", "|b1"}
-HEADER = re.compile(rb"\{'descr': '([<|][a-z][0-9])', 'fortran_order': False, 'shape': \(((?:[0-9]{1,12}(?:, |,|(?=\))))*)\), \} *\n")
+HEADER = re.compile(rb"\{'descr': '([<|][a-z][0-9])', 'fortran_order': False, 'shape': \(((?:[0-9]{1,15}(?:, |,|(?=\))))*)\), \} *\n")
 MOST_TEXT = 2**20
 OFFENCES = ("malformed", "stale", "names", "dtype", "shape", "size", "NaN or infinite", "weight", "norm")  # what only a wrong client sends
 
