@@ -22,7 +22,7 @@ from fedcodist.settings import Problem
 
 Say = Callable[[str], Any]
 TURN_SECONDS = 0.5
-WATCH_SECONDS = 5.0
+WATCH_SECONDS = 20.0  # each look starts one of Flower's programs, which costs seconds of a core
 FINAL = {2, 3, 4, 6, 7, 8, 9}  # failures that the same command would meet again
 
 
