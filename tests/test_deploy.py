@@ -13,6 +13,7 @@ from fedcodist.engines import wire
 from fedcodist.engines.roll import QUERY, Declared, declared, question
 from fedcodist.engines.wire import Parcel, Rejected
 from fedcodist.errors import ConfigError, DataError
+from fedcodist.methods import METHODS
 from fedcodist.objectives.classify import Classify
 from fedcodist.task import Row, Spec
 
@@ -101,8 +102,10 @@ def test_configs_that_choose_clients_by_number_are_refused():
 
 def test_secure_aggregation_is_refused_with_its_reason(tmp_path):
     written(tmp_path / "server.toml", 'config = "quick/devices"\nsecure_aggregation = true\n')
-    with pytest.raises(ConfigError, match="secure_aggregation: got true; allowed false .*legacy strategies"):
-        serving.read_server(tmp_path)
+    with pytest.raises(ConfigError, match="secure_aggregation: got true; allowed false .*legacy strategies.*MergedCodist would fit it"):
+        serving.read_config(tmp_path, serving.read_server(tmp_path))
+    by_one = replace(config.read("quick/devices"), method=METHODS["feddf"]())
+    assert "FedDF would not fit it" in serving.secure_aggregation(by_one).hint
 
 
 def test_init_makes_private_keys_and_writes_nothing_over(tmp_path, capsys):
@@ -129,7 +132,20 @@ def test_a_key_that_others_can_read_is_refused(tmp_path):
     pytest.importorskip("flwr", reason="comes with fedcodist[deploy]")
     assert main(["deploy", "init", str(tmp_path), "quick/devices", "--nodes", "anna"]) == 0
     (tmp_path / "nodes/anna/node.key").chmod(0o644)
-    assert main(["deploy", "node", str(tmp_path / "nodes/anna")]) == 2
+    assert main(["deploy", "node", str(tmp_path / "nodes/anna")]) == 10
+
+
+def test_a_certificate_that_is_for_other_names_is_refused_and_made_again(tmp_path, capsys):
+    pytest.importorskip("cryptography", reason="comes with fedcodist[deploy]")
+    from fedcodist.deploy import keys
+
+    assert main(["deploy", "init", str(tmp_path), "quick/devices", "--host", "fl.example.org"]) == 0
+    keys.check_certificate(tmp_path / "server/server.crt", "fl.example.org")
+    with pytest.raises(keys.Insecure, match=r"for fl\.example\.org, 127.*; allowed one for 10\.0\.0\.1"):
+        keys.check_certificate(tmp_path / "server/server.crt", "10.0.0.1")
+    assert main(["deploy", "certify", str(tmp_path), "--host", "10.0.0.1"]) == 0
+    keys.check_certificate(tmp_path / "server/server.crt", "10.0.0.1")
+    assert (tmp_path / "server/server.key.1").is_file()
 
 
 @pytest.mark.parametrize(

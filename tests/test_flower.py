@@ -16,7 +16,7 @@ from fedcodist.engines.roll import Roll
 from fedcodist.engines.wire import Fault, Parcel
 from fedcodist.errors import ConfigError
 from fedcodist.methods import MergedCodist
-from fedcodist.rules import Scaffold
+from fedcodist.rules import FedMiD, Scaffold
 from fedcodist.schedule import Constant
 from fedcodist.testing import finish as last
 from fedcodist.train import Experiment, train
@@ -214,3 +214,9 @@ def test_rules_that_keep_something_at_their_clients_are_refused():
     with pytest.raises(ConfigError, match="that keep something of their own"):
         fed.gather([ask._replace(own=dict.fromkeys(ask.clients, ()))])
     assert Scaffold().problems(pool)
+
+
+def test_works_that_no_config_can_name_are_refused():
+    _, _, fed = world(rule=FedMiD())
+    with pytest.raises(ConfigError, match="pools.large: got the work MirrorSGD"):
+        last(fed, MERGED)

@@ -40,6 +40,11 @@ def add(parser: Parser) -> None:
         "--port", type=int, default=PORT, action=Once, help=f"and the port (default: {PORT}); the next one is used on loopback"
     )
     init.add_argument("--nodes", default="", action=Once, metavar="NAMES", help="of devices, such as anna,bert")
+    certify = verb(
+        "certify", "Make the server another certificate, as when the old one ends.", "fedcodist deploy certify fed --host fl.example.org"
+    )
+    certify.add_argument("directory", metavar="DIR", help="of the federation")
+    certify.add_argument("--host", required=True, action=Once, help="the name or address where devices find the server")
     server = verb("server", "Run the server's processes, and keep them alive.", "fedcodist deploy server fed/server")
     server.add_argument("directory", metavar="DIR", help="of the server")
     register = verb("register", "Let a device in under a name.", "fedcodist deploy register fed/server anna fed/nodes/anna/node.pub")
@@ -82,6 +87,8 @@ def run(args: argparse.Namespace) -> int:
     if args.deploy_verb == "init":
         names = [name for name in args.nodes.split(",") if name]
         print(*layout.init(directory, args.config, args.host, args.port, names), sep="\n")
+    elif args.deploy_verb == "certify":
+        print(layout.certify(directory, args.host))
     elif args.deploy_verb == "server":
         federation.keep(federation.server(directory), say)
     elif args.deploy_verb == "register":

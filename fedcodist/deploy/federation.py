@@ -16,7 +16,7 @@ from fedcodist import config, settings
 from fedcodist.deploy import keys, layout, processes
 from fedcodist.deploy.layout import HOME, NODES, SECRET, SERVER, SITE
 from fedcodist.deploy.processes import Kept, keeping, program
-from fedcodist.deploy.serving import LOG, OUTCOME, read_config, read_server
+from fedcodist.deploy.serving import DEVICES, LOG, OUTCOME, read_config, read_server
 from fedcodist.errors import ConfigError, Failure
 from fedcodist.settings import Problem
 
@@ -45,6 +45,9 @@ def server(directory: Path) -> list[Kept]:
     here = read_server(directory)
     for name in ("server.key", SECRET):
         keys.check_private(directory / name)
+    keys.check_certificate(directory / "server.crt", here.host)
+    for host, port in ((here.host, here.port), ("127.0.0.1", here.port + 1)):
+        _check_free(host, port)
     home = (directory / HOME).resolve()
     env = processes.environment(home, home / "cache")
     place, port = directory.resolve(), here.port + 1
@@ -140,22 +143,20 @@ def run(directory: Path, say: Say, tend: Callable[[], None] = lambda: None) -> N
 
 
 def status(directory: Path) -> list[dict[str, Any]]:
-    """The devices and the runs that Flower knows, as rows."""
-    rows = []
+    """The clients that declared themselves, and the devices and runs that Flower knows, as rows."""
+    known = directory / DEVICES
+    clients = json.loads(known.read_text("utf-8")) if known.is_file() else {}
+    rows: list[dict[str, Any]] = []
+    for name, one in clients.items():
+        said = " ".join(f"{key}={value}" for key, value in one["attributes"].items())
+        rows.append({"what": "client", "id": name, "status": f"{one['examples']} examples {said}".rstrip()})
     for what, arguments in (("device", ["supernode", "list", "here"]), ("run", ["list", "here"])):
         code, text = _flwr(directory, [*arguments, "--format", "json"])
         table = _json(text)
         if code or table is None:
             raise Unreachable(settings.one_line(f"status: {_last(text)}"))
         for one in table.get("nodes", table.get("runs", [])):
-            rows.append(
-                {
-                    "what": what,
-                    "id": str(one.get("node-id", one.get("run-id"))),
-                    "name": one.get("name", ""),
-                    "status": one.get("status", ""),
-                }
-            )
+            rows.append({"what": what, "id": str(one.get("node-id", one.get("run-id"))), "status": one.get("status", "")})
     return rows
 
 
@@ -278,6 +279,18 @@ def _wait(problem: Callable[[], str | None], tend: Callable[[], None], what: str
             raise Unreachable(settings.one_line(f"{what}: got no answer within {seconds:.0f} seconds ({said})"))
         time.sleep(TURN_SECONDS)
         tend()
+
+
+def _check_free(host: str, port: int) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        raise Unreachable(
+            settings.one_line(f"port: got {host}:{port}, which cannot be used ({error.strerror}); allowed a free port")
+        ) from None
 
 
 def _free_port() -> int:

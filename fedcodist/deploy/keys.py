@@ -13,11 +13,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedcodist.errors import ConfigError
+from fedcodist.errors import ConfigError, Failure
+from fedcodist.settings import one_line
 from fedcodist.storage import durable
 
+ANY = ("0.0.0.0", "::")  # noqa: S104 - all addresses of the machine: what devices call it only they know
 DAYS = 825  # the most that TLS clients accept of a certificate
 AUTHORITY_DAYS = 3650
+
+
+class Insecure(Failure):
+    """A key or a certificate that must not be used."""
+
+    code = 10
 
 
 def authority(directory: Path) -> None:
@@ -78,10 +86,27 @@ def secret(path: Path) -> None:
 def check_private(path: Path) -> None:
     """Refuse a key that others can read."""
     if not path.is_file():
-        raise ConfigError(f"{path}: got no key; allowed one that fedcodist deploy init made")
+        raise Insecure(f"{path}: got no key; allowed one that fedcodist deploy init made")
     mode = path.stat().st_mode & 0o777
     if mode & 0o077:
-        raise ConfigError(f"{path}: got a key of mode {mode:04o}; allowed 0600 (chmod 600)")
+        raise Insecure(f"{path}: got a key of mode {mode:04o}; allowed 0600 (chmod 600)")
+
+
+def check_certificate(path: Path, host: str) -> None:
+    """Refuse a certificate that has ended, or whose names are not where devices connect."""
+    x509, _, _ = _library()
+    try:
+        made = x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise Insecure(one_line(f"{path}: got no certificate; allowed one that fedcodist deploy init made ({error})")) from None
+    now = datetime.datetime.now(datetime.UTC)
+    if not made.not_valid_before_utc <= now <= made.not_valid_after_utc:
+        span = f"{made.not_valid_before_utc:%Y-%m-%d} to {made.not_valid_after_utc:%Y-%m-%d}"
+        raise Insecure(f"{path}: got a certificate for {span}; allowed one for {now:%Y-%m-%d}; fedcodist deploy certify makes another")
+    names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    if host not in ANY and _host(x509, host) not in list(names):
+        said = ", ".join(str(name.value) for name in names)
+        raise Insecure(one_line(f"{path}: got a certificate for {said}; allowed one for {host}; fedcodist deploy certify makes another"))
 
 
 def _builder(x509: Any, subject: Any, issuer: Any, public: Any, days: int) -> Any:

@@ -10,7 +10,6 @@ Nothing that exists is written over: a second `init` adds devices, and makes no 
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import shutil
 import tomllib
@@ -88,16 +87,21 @@ def init(directory: Path, what: str, host: str, port: int, names: Sequence[str],
     return done or ["nothing to do"]
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine alone.
+def certify(directory: Path, host: str) -> str:
+    """Another certificate for the server, for this name or address; the old one is kept beside it."""
+    server = directory / SERVER
+    for name in ("server.key", "server.crt"):
+        if (server / name).exists():
+            durable.rename(server / name, _aside(server / name))
+    keys.certificate(directory / AUTHORITY, server, [host, *LOOPBACK])
+    return f"certificate: {server / 'server.crt'} for {host}; start the server again"
 
-    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
-    (True, True, False)
-    """
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+
+def _aside(path: Path) -> Path:
+    n = 1
+    while (old := path.with_name(f"{path.name}.{n}")).exists():
+        n += 1
+    return old
 
 
 def read_node(directory: Path) -> Node:

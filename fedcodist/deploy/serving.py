@@ -56,9 +56,6 @@ def read_server(directory: Path) -> Server:
         raise ConfigError(settings.one_line(f"{path}: got a file that cannot be read; allowed TOML ({error})")) from None
     problems: list[Problem] = []
     made = settings.read_part(Server, table, "", problems)
-    if made is not None and made.secure_aggregation:
-        why = "Flower's SecAgg+ runs only on its legacy strategies, which own a loop over one model; pools have rounds of their own"
-        problems.append(Problem("secure_aggregation", "true", "false", why))
     if problems or made is None:
         raise ConfigError("\n".join(f"{problem} ({path})" for problem in problems))
     return made
@@ -68,7 +65,7 @@ def read_config(directory: Path, server: Server) -> Config:
     """The experiment's config, with a checkpoint after each round; refused if devices cannot carry it out."""
     beside = directory / server.config
     config = replace(read(beside if beside.is_file() else server.config), checkpoint_every=1)
-    problems = refused(config)
+    problems = refused(config) + ([secure_aggregation(config)] if server.secure_aggregation else [])
     if problems:
         raise ConfigError("\n".join(map(str, problems)))
     return config
@@ -89,6 +86,15 @@ def refused(config: Config) -> list[Problem]:
         if type(pool.work).kind not in WORKS:
             found.append(Problem(f"pools.{name}.work", type(pool.work).kind, " | ".join(WORKS)))
     return found
+
+
+def secure_aggregation(config: Config) -> Problem:
+    """Why it is refused, and whether the experiment could have it, were it there."""
+    why = "Flower's SecAgg+ runs only on its legacy strategies, which own a loop over one model, and pools have rounds of their own"
+    single = [config.method.label] if config.method.singly else []
+    single += [f"pool {name}'s fold" for name, pool in config.pools.items() if not isinstance(pool.fold, str) and pool.fold.each]
+    fit = f"{' and '.join(single)} would not fit it: replies are needed one by one" if single else f"{config.method.label} would fit it"
+    return Problem("secure_aggregation", "true", "false", f"{why}; {fit}, with the checks of single replies left out")
 
 
 def membership(config: Config) -> Callable[[str, Mapping[str, str]], Sequence[str]]:

@@ -30,6 +30,7 @@ from fedcodist.profile import timed
 from fedcodist.settings import Problem, checked, setting
 from fedcodist.task import Spec
 from fedcodist.types import Answer, Ask, Data, Examples, Reply, Tree
+from fedcodist.work import WORKS
 
 TRAIN = "train"
 
@@ -141,9 +142,10 @@ class Flower:
         return answers
 
     def _open(self, ask: Ask, examples: Mapping[str, Examples]) -> _Open:
-        if ask.model.spec is None or ask.own is not None:
-            what = "a model that no config describes" if ask.model.spec is None else "clients that keep something of their own"
-            raise ConfigError(str(Problem(f"pools.{ask.pool}", what, "models and rules that can be sent to devices")))
+        if ask.model.spec is None or ask.own is not None or getattr(type(ask.work), "kind", None) not in WORKS:
+            what = "a model that no config describes" if ask.model.spec is None else f"the work {type(ask.work).__name__}"
+            what = "clients that keep something of their own" if ask.own is not None else what
+            raise ConfigError(str(Problem(f"pools.{ask.pool}", what, "models, works and rules that can be sent to devices as text")))
         places = clients.largest(examples)
         rows: Any = (*(row.rows(max(places, 1)) for row in (self._spec.x, self._spec.y)), jax.ShapeDtypeStruct((), np.int32))
 
