@@ -4,13 +4,13 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 PIP     = $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
-.PHONY: demo test check long kills bench bench-peers docs site pictures test-browser fuzz wheel clean
+.PHONY: demo test test-deploy check long kills bench bench-peers docs site pictures test-browser fuzz wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/fedcodist demo
 
 test: $(VENV)/.dev check
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long and not browser"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long and not browser and not deploy"
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check --diff . || (echo "run: ruff format ." && false)
@@ -18,6 +18,10 @@ check: $(VENV)/.dev
 	$(BIN)/basedpyright
 	$(BIN)/python tools/make_docs.py --check
 	$(BIN)/python tools/make_presets.py --check
+
+# Real processes of Flower over TLS on loopback: some minutes. Flower is no dependency of the other tests.
+test-deploy: $(VENV)/.deploy
+	$(BIN)/python -m pytest tests/test_deploy_live.py -m deploy -n 0 -s
 
 # What takes minutes: the paper's Table 1 on embedded data at the smoke budget.
 long: $(VENV)/.dev
@@ -92,4 +96,9 @@ $(VENV)/.docs: $(VENV)/.dev
 $(VENV)/.browser: $(VENV)/.dev
 	$(PIP) --editable '.[browser]'
 	$(BIN)/python -m tools.browser --install
+	@touch $@
+
+$(VENV)/.deploy: $(VENV)/.dev
+	@echo "installing Flower into $(VENV) (once)"
+	$(PIP) --editable '.[dev,deploy]'
 	@touch $@

@@ -1,7 +1,7 @@
 """Failures that a user can act on: one line each, and the exit code of the command line.
 
-2 usage or config, 3 data, 4 checkpoint or resume, 5 run directory busy, 6 input or output, 7 diverged, 9 memory, 10 network. Any
-other exception is a bug in this package (70).
+2 usage or config, 3 data, 4 checkpoint or resume, 5 run directory busy, 6 input or output, 7 diverged, 8 too few clients, 9 memory, 10
+network. Any other exception is a bug in this package (70).
 """
 
 from __future__ import annotations

@@ -47,6 +47,6 @@ def summary(answer: Answer, pool: Pool, t: int) -> Info:
     info: Info = {"clients": int(answer.used), "examples": int(answer.weight), "train_loss": float(answer.info["loss"])}
     if int(answer.dropped):
         info["dropped"] = int(answer.dropped)
-    if answer.reasons:
+    if set(answer.reasons) - {"not finite"}:
         info["reasons"] = dict(answer.reasons)
     return info

@@ -279,6 +279,7 @@ class Method(Protocol):
     kind: ClassVar[str]
     label: ClassVar[str]  # as tables and plots name it
     asks: ClassVar[bool] = False  # whether it asks the clients itself, so that pools can have no rule of their own
+    singly: ClassVar[bool] = False  # whether it needs clients' replies one by one, which secure aggregation would hide
     begins_plain: ClassVar[bool] = False  # whether rounds before the first lesson are the baseline's, so that tuning may share them
     leaps: ClassVar[bool] = False  # whether lessons are rare and change a model at once, so that evaluation looks around them
 

@@ -39,7 +39,7 @@ def cli_page() -> str:
     verbs = next(action for action in top._actions if action.dest == "verb").choices
     parts = [("fedcodist", top)]
     for name, verb in verbs.items():
-        inner = next((action.choices for action in verb._actions if action.dest == "data_verb"), {})
+        inner = next((action.choices for action in verb._actions if action.dest.endswith("_verb")), {})
         parts += [(f"fedcodist {name}", verb), *((f"fedcodist {name} {below}", parser) for below, parser in inner.items())]
     body = "\n".join(f"## {name}\n\n```text\n{parser.format_help().rstrip()}\n```\n" for name, parser in parts)
     codes = "\n".join(f"| {code} | {what} |" for code, what in CODES.items())
@@ -54,8 +54,9 @@ CODES = {
     5: "another process writes this run or this store",
     6: "the disk: full, read-only, forbidden, failing",
     7: "training diverged: a number is not finite",
+    8: "too few devices answered, again and again",
     9: "not enough memory",
-    10: "the network: a published file could not be fetched",
+    10: "the network: a file could not be fetched, or a server, a key or a certificate cannot be used",
     70: "a bug of fedcodist; the traceback is in a file whose path is printed",
     130: "interrupted (Ctrl-C); the last completed round is saved. 143 after SIGTERM",
 }

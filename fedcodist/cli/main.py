@@ -16,7 +16,7 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 
-from fedcodist.cli import arguments, compare, data, export, listing, report, reproduce, run, show, tune
+from fedcodist.cli import arguments, compare, data, deploy, export, listing, report, reproduce, run, show, tune
 from fedcodist.cli.arguments import Parser
 from fedcodist.errors import Failure, Interrupted
 from fedcodist.settings import one_line
@@ -32,6 +32,7 @@ VERBS = {
     "tune": tune.run,
     "reproduce": reproduce.run,
     "data": data.run,
+    "deploy": deploy.run,
 }
 
 
@@ -59,6 +60,7 @@ def parser() -> Parser:
     tune.add(verb("tune", tune.HELP, tune.EXAMPLE, configured, shown))
     reproduce.add(verb("reproduce", reproduce.HELP, reproduce.EXAMPLE, shown))
     data.add(verb("data", data.HELP, data.EXAMPLE))
+    deploy.add(verb("deploy", deploy.HELP, deploy.EXAMPLE))
     return top
 
 
@@ -82,8 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.verb is None:
             top.print_help()
             return 2
-        if args.verb == "data" and args.data_verb is None:
-            top.parse_args(["data", "--help"])
+        if getattr(args, f"{args.verb}_verb", "") is None:
+            top.parse_args([args.verb, "--help"])
         code = VERBS[args.verb](args)
         sys.stdout.flush()
         return code

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcodist import keys, settings
-from fedcodist.clients import Clients, sizes
+from fedcodist.clients import Clients, grows, sizes
 from fedcodist.config.fitting import fitted
 from fedcodist.config.reader import MAX_PROBLEMS, read
 from fedcodist.config.schema import Config, PoolConfig
@@ -40,16 +40,18 @@ def load(path: str | Path, assignments: Sequence[str] = (), seed: int | None = N
     return build(config, seed if seed is not None else (config.seeds or (0,))[0])
 
 
-def assemble(config: Config, task: Task, seed: int, clamp: bool = False) -> Experiment:
-    """The experiment on a task that is loaded already."""
+def assemble(
+    config: Config, task: Task, seed: int, clamp: bool = False, populations: Mapping[str, Mapping[str, Any]] | None = None
+) -> Experiment:
+    """The experiment on a task that is loaded already. `populations` are the pools' clients, where they are elsewhere than in the task."""
     problems: list[Problem] = []
     order = keys.permutation(keys.derive(keys.root(getattr(config.task, "split_seed", 0)), "membership"), len(task.clients))
     everyone = [sorted(task.clients)[i] for i in order]
     spec, pools = task.spec, {}
     for name, given in config.pools.items():
-        clients = _clients(task, given, everyone, f"pools.{name}", problems)
+        clients = _clients(task, given, everyone, f"pools.{name}", problems) if populations is None else populations[name]
         cohort = min(given.cohort, len(clients)) if clamp else given.cohort
-        if 0 < len(clients) < cohort:
+        if 0 < len(clients) < cohort and not grows(clients):
             said = f"clients (pool {name} has {len(clients)})"
             problems.append(Problem(f"pools.{name}.cohort", str(cohort), f"at most {len(clients)} {said}", "or --clamp"))
         model = fitted(spec, given.model, name, problems)

@@ -18,7 +18,7 @@ import numpy as np
 
 from fedcodist import clients, keys, tree
 from fedcodist.fold import usable
-from fedcodist.types import Answer, Ask, Data, Each, Examples, Folded, Key, Model, Objective, Tree
+from fedcodist.types import Answer, Ask, Data, Each, Examples, Folded, Key, Model, Objective, Reply, Tree
 
 Form = Literal["scan", "vmap"]  # clients one after the other, or side by side on one device
 
@@ -73,6 +73,13 @@ def run(ask: Ask, form: Form, block: Sequence[str], data: Data, client_keys: np.
         {client: _place(own, place) for place, client in used} if jax.tree.leaves(own) else {},
         [(client, _place(value, place), float(weight[place])) for place, client in used] if singly else [],
     )
+
+
+def alone(ask: Ask, client: str, reply: Reply) -> Part:
+    """What a block of one would have come to, from the client's reply: for replies that come from elsewhere."""
+    frame, rates = _frame(ask.fold)
+    total = _alone(frame, rates, reply)
+    return Part(total, {}, [(client, reply.value, float(reply.weight))] if ask.each or ask.fold.each else [])
 
 
 def join(ask: Ask, a: Part, b: Part) -> Part:
@@ -138,6 +145,12 @@ def _run(
     if form == "vmap":
         return jax.lax.scan(add, fold.zero(like), jax.vmap(reply)((data, client_keys)))
     return jax.lax.scan(lambda total, client: add(total, reply(client)), fold.zero(like), (data, client_keys))
+
+
+@partial(jax.jit, static_argnums=0)
+def _alone(frame: _Frame, rates: Any, reply: Reply) -> Tree:
+    fold = frame.filled(rates)
+    return fold.add(fold.zero(reply), reply)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -31,6 +31,7 @@ class FedDF(Method):
     kind: ClassVar[str] = "feddf"
     label: ClassVar[str] = "FedDF"
     asks: ClassVar[bool] = True
+    singly: ClassVar[bool] = True
     distill: Distiller | None = Distiller(steps=32)  # the distillation of every round; `None` (in Python only) is FedAvg
 
     def round(self, fed: Federation, state: State, t: int, key: Key) -> tuple[State, Info]:
