@@ -66,6 +66,7 @@ def assemble(config: Config, task: Task, seed: int, clamp: bool = False) -> Expe
             lr=rate(given.server, config.rounds),
             learns=given.learns,
             teaches=given.teaches,
+            attributes=task.attributes,
         )
         problems += given.rule.problems(pools[name])
     problems += _check_membership(config.membership, pools)
