@@ -3,6 +3,7 @@
 from fedcodist.registry import Registry
 from fedcodist.rule import Average
 from fedcodist.rules.fedmid import FedMiD
+from fedcodist.rules.heterofl import HeteroFL
 from fedcodist.rules.scaffold import Scaffold
 
-RULES = Registry("rules", Average, Scaffold, FedMiD)
+RULES = Registry("rules", Average, Scaffold, FedMiD, HeteroFL)
