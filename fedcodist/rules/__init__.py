@@ -5,5 +5,6 @@ from fedcodist.rule import Average
 from fedcodist.rules.fedmid import FedMiD
 from fedcodist.rules.heterofl import HeteroFL
 from fedcodist.rules.scaffold import Scaffold
+from fedcodist.rules.splitmix import SplitMix
 
-RULES = Registry("rules", Average, Scaffold, FedMiD, HeteroFL)
+RULES = Registry("rules", Average, Scaffold, FedMiD, HeteroFL, SplitMix)
