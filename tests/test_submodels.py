@@ -10,14 +10,15 @@ import pytest
 from worlds import SHORT, TASK, finish, gauss_federation, same_bits
 
 from fedcodist import config, keys, tree
+from fedcodist.engines.serial import Serial
 from fedcodist.fold import Sum
 from fedcodist.folds.robust import Median
-from fedcodist.methods import FedAvg, MergedCodist
+from fedcodist.methods import FedAvg, MergedCodist, PeriodicCodist
 from fedcodist.models import CNN, MLP
 from fedcodist.models.narrow import narrowed, prefix
 from fedcodist.pool import Pool
 from fedcodist.rule import Average as Plainly
-from fedcodist.rules import HeteroFL
+from fedcodist.rules import FLANC, FedResCuE, HeteroFL, SplitMix
 from fedcodist.rules.carriers import Carriers, Width
 from fedcodist.rules.heterofl import OwnClasses
 from fedcodist.rules.scaler import scaled
@@ -280,6 +281,17 @@ def test_sums_are_not_divided():
         total = fold.add(fold.zero(reply) if total is None else total, reply)
     folded = fold.done(total, None, keys.root(0))
     assert float(folded.value["w"]) == 14 and float(folded.info["loss"]) == pytest.approx(14 / 6) and float(folded.weight) == 6
+
+
+@pytest.mark.parametrize("rule", [HeteroFL(), SplitMix(), FedResCuE(loss=0.2), FLANC()], ids=lambda rule: type(rule).kind)
+@pytest.mark.parametrize("method", [PeriodicCodist(2, SHORT), MergedCodist(Constant(0.5), SHORT)], ids=lambda method: type(method).kind)
+def test_sub_models_under_codistillation(rule, method):
+    """A resumed run is a straight one, and the engines agree, in the round after a lesson too."""
+    steps = list(train(Experiment(gauss_federation(rule=rule), method, 3)))
+    assert any("codistilled" in step.info["small"] for step in steps)
+    resumed = list(train(Experiment(gauss_federation(rule=rule), method, 3), steps[1].state, after=2))[-1]
+    assert same_bits(resumed.state, steps[-1].state) and resumed.info == steps[-1].info
+    closely(finish(gauss_federation(rule=rule, engine=Serial()), method, rounds=3).state, steps[-1].state, 1e-3)
 
 
 # -- from a config to a table --
