@@ -17,7 +17,8 @@ from fedcodist.objectives.images import Images
 from fedcodist.objectives.next_token import NextToken
 from fedcodist.pool import Learns, Pool, Teaches
 from fedcodist.rule import Average, Diverged
-from fedcodist.rules import FedMiD, Scaffold
+from fedcodist.rules import FLANC, FedMiD, FedResCuE, HeteroFL, Scaffold, SplitMix
+from fedcodist.rules.carriers import Carriers, Width
 from fedcodist.schedule import After, Constant, Cosine, Every, Linear
 from fedcodist.task import Task
 from fedcodist.train import Experiment, Step, train
@@ -28,12 +29,14 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CNN",
+    "FLANC",
     "LSTM",
     "MLP",
     "After",
     "Answer",
     "Ask",
     "Average",
+    "Carriers",
     "Classify",
     "Clients",
     "Compiled",
@@ -51,7 +54,9 @@ __all__ = [
     "FedAvg",
     "FedDF",
     "FedMiD",
+    "FedResCuE",
     "Federation",
+    "HeteroFL",
     "Images",
     "Learns",
     "Linear",
@@ -67,11 +72,13 @@ __all__ = [
     "Scaffold",
     "Serial",
     "Split",
+    "SplitMix",
     "Step",
     "Task",
     "Teaches",
     "Told",
     "Voice",
+    "Width",
     "build",
     "evaluate",
     "load",

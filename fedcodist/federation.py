@@ -83,8 +83,9 @@ class Federation:
         return state
 
     def models(self, state: State) -> dict[str, Voice]:
-        """Every pool's server model."""
-        return {name: Voice(self.pools[name].model, state[name].params) for name in self.names}
+        """Every pool's server model, and those that its rule has beside it."""
+        pools = ((self.pools[name], state[name]) for name in self.names)
+        return {name: voice for pool, of in pools for name, voice in pool.rule.models(self, pool, of).items()}
 
     def gradients(self, state: State, t: int, key: Key) -> tuple[State, dict[str, Tree], Info]:
         """Every pool talks with its clients, all pools in lockstep and with one `gather` for each exchange. Returns the states with what

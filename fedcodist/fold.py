@@ -73,3 +73,12 @@ class Mean(Weighted):
     """The mean of the replies, each weighted by its number of examples."""
 
     kind: ClassVar[str] = "mean"
+
+
+@tree.node()
+@dataclass(frozen=True)
+class Sum(Weighted):
+    """The weighted sums of the replies, for a rule that knows by what to divide each number."""
+
+    def done(self, total: Total, each: Each | None, key: Key) -> Folded:
+        return super().done(total, each, key)._replace(value=total.value)

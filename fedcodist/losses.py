@@ -17,6 +17,13 @@ from fedcodist.types import Array
 Loss = Callable[[Array, Array], Array]
 
 
+def declared(loss: Loss) -> Loss:
+    """A decorator: what `fedcodist list losses` says of a loss that needs the logits alone, on public data at the server."""
+    vars(loss).update(consumes=("public data",), secure=True)
+    return loss
+
+
+@declared
 def kl(target: Array, logits: Array) -> Array:
     """KL(target || student), the paper's loss (A22): the student must cover everything that the target considers possible.
 
@@ -27,11 +34,13 @@ def kl(target: Array, logits: Array) -> Array:
     return _kl(jax.nn.log_softmax(target), jax.nn.log_softmax(logits))
 
 
+@declared
 def reverse_kl(target: Array, logits: Array) -> Array:
     """KL(student || target): the student may pick one mode of the target."""
     return _kl(jax.nn.log_softmax(logits), jax.nn.log_softmax(target))
 
 
+@declared
 def js(target: Array, logits: Array) -> Array:
     """The Jensen-Shannon divergence: symmetric, and at most log 2."""
     p, q = jax.nn.log_softmax(target), jax.nn.log_softmax(logits)
@@ -39,6 +48,7 @@ def js(target: Array, logits: Array) -> Array:
     return 0.5 * _kl(p, middle) + 0.5 * _kl(q, middle)
 
 
+@declared
 def mse_logits(target: Array, logits: Array) -> Array:
     """The mean squared difference of the logits themselves; most useful with mix = "logits"."""
     return jnp.mean((target - logits) ** 2, -1)

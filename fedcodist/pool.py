@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -55,6 +56,10 @@ class Pool:
     rule: Rule = Average()
     start: Params = None  # given initial parameters, instead of model.init
     spare: int = 0  # clients that a question names beyond the cohort, for engines that over-select
+    attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # {attribute: {client: value}}, as a task has them
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model", self.rule.model(self.model))
 
     @property
     def ids(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from fedcodist.types import Answer, Ask, Info, Key, PoolState, Rule, Told
+from fedcodist.types import Answer, Ask, Consumed, Info, Key, PoolState, Rule, Told
 
 if TYPE_CHECKING:
     from fedcodist.federation import Federation
@@ -29,6 +29,8 @@ class Average(Rule):
     """FedAvg's: the clients of a cohort work from the server's model, and their gradients are folded."""
 
     kind: ClassVar[str] = "average"
+    consumes: ClassVar[tuple[Consumed, ...]] = ()
+    secure: ClassVar[bool] = True
 
     def talk(self, fed: Federation, pool: Pool, state: PoolState, t: int, key: Key) -> Generator[Sequence[Ask], Sequence[Answer], Told]:
         (answer,) = yield [fed.ask(pool, state.params, t, key)]

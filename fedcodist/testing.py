@@ -63,8 +63,9 @@ def federation(
     task: Task = TASK,
     **given: Any,
 ) -> Federation:
-    """Nested pools of MLPs: every second name trains on the first half of the clients only. `given` goes to every pool."""
-    pools = {}
+    """Nested pools of MLPs: every second name trains on the first half of the clients only. `given` goes to every pool; as `model` it is a
+    function of the MLP that gives another part."""
+    pools, part = {}, given.pop("model", lambda mlp: mlp)
     for i, name in enumerate(names):
         clients = task.clients if i % 2 == 0 else {c: task.clients[c] for c in list(task.clients)[:5]}
         fields: dict[str, Any] = {
@@ -75,7 +76,7 @@ def federation(
             "lr": Linear(0.05, 0.0, over=rounds),
             "learns": Learns(lr=0.01, self_weight=0.1),
         }
-        pools[name] = Pool(name, MLP((WIDTHS.get(name, 4 + 8 * i),)).build((FEATURES,), CLASSES), **fields | given)
+        pools[name] = Pool(name, part(MLP((WIDTHS.get(name, 4 + 8 * i),))).build((FEATURES,), CLASSES), **fields | given)
     return Federation(task, pools, topology, engine or Compiled(), rounds)
 
 

@@ -7,7 +7,7 @@ distillation's model difference and a true gradient are one kind of thing and ma
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 import jax
 import numpy as np
@@ -24,6 +24,7 @@ Params = Any  # a pytree of float arrays
 Tree = Any  # any pytree of arrays
 Key = np.ndarray  # uint32[2]: a threefry key, as jax.random takes it; made by keys.root and keys.derive
 Schedule = Callable[[int], float]  # of the round t = 1..R; kept outside optimizer state, so that a restart cannot rewind it
+Consumed = Literal["public data", "labels", "label counts", "client state", "single models"]  # beyond what FedAvg's server sees
 
 
 class Model(NamedTuple):
@@ -34,6 +35,7 @@ class Model(NamedTuple):
     features: Callable[[Params, Array, Any], tuple[Array, dict[str, Array]]] | None = None  # -> logits, {layer: activations}
     narrow: Callable[[float], Narrow] | None = None  # a sub-model of this share of every hidden width
     spec: Spec | None = None
+    head: str = ""  # the layer of the parameters that gives the logits; the last axis of its arrays are the classes
 
 
 class Spec(NamedTuple):
@@ -250,11 +252,29 @@ class Rule(Protocol):
     """What a pool and its clients say to each other in a round. FedAvg's is the default (`rule.Average`)."""
 
     kind: ClassVar[str]
+    consumes: ClassVar[tuple[Consumed, ...]]  # what `fedcodist list rules` says that it needs
+    secure: ClassVar[bool]  # whether it fits secure aggregation: the server needs only sums over clients
     teachable: ClassVar[bool] = True  # whether a distillation may change the pool's model between two rounds
 
     def problems(self, pool: Pool) -> list[Problem]:
         """What in a pool does not fit this rule."""
         return []
+
+    def model(self, model: Model) -> Model:
+        """The model of a pool with this rule, made from the declared one. Of a model that it made it makes nothing else."""
+        return model
+
+    def models(self, fed: Federation, pool: Pool, state: PoolState) -> dict[str, Voice]:
+        """What is evaluated, by name: the pool's own model, and others that the rule has, named `pool@what`."""
+        return {pool.name: Voice(pool.model, state.params)}
+
+    def trains(self, pool: Pool) -> dict[str, tuple[Model, Work]]:
+        """What clients train where it is not the pool's model, by name; a round's info then says under `trained` on how many examples."""
+        return {}
+
+    def expects(self, fed: Federation, pool: Pool) -> Info:
+        """What the info of an average round will say of costs, where it is not a cohort that trains the pool's model."""
+        return {}
 
     def begin(self, fed: Federation, pool: Pool, params: Params) -> Tree:
         """What is kept before the first round."""
@@ -278,6 +298,8 @@ class Method(Protocol):
 
     kind: ClassVar[str]
     label: ClassVar[str]  # as tables and plots name it
+    consumes: ClassVar[tuple[Consumed, ...]]  # what `fedcodist list methods` says that it needs, whatever the pools' rules need
+    secure: ClassVar[bool]  # whether it fits secure aggregation
     asks: ClassVar[bool] = False  # whether it asks the clients itself, so that pools can have no rule of their own
     singly: ClassVar[bool] = False  # whether it needs clients' replies one by one, which secure aggregation would hide
     begins_plain: ClassVar[bool] = False  # whether rounds before the first lesson are the baseline's, so that tuning may share them

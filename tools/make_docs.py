@@ -69,9 +69,10 @@ def parts_page() -> str:
     for row in parts_config.rows():
         if row["what"] != last:
             last = row["what"]
-            lines += ["", f"## {last}", "", "| name | what it is | keys and defaults |", "|---|---|---|"]
+            more = " consumes, and fits secure aggregation |" if "consumes" in row else ""
+            lines += ["", f"## {last}", "", f"| name | what it is | keys and defaults |{more}", f"|---|---|---|{'---|' if more else ''}"]
         said, keys = (row[key].replace("|", "\\|") for key in ("is", "keys"))
-        lines.append(f"| `{row['name']}` | {said} | {keys} |")
+        lines.append(f"| `{row['name']}` | {said} | {keys} |" + (f" {row['consumes']}; {row['secure']} |" if "consumes" in row else ""))
     return "\n".join(lines).replace("\n\n\n", "\n\n") + "\n"
 
 

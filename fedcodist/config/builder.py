@@ -70,6 +70,7 @@ def assemble(
             learns=given.learns,
             teaches=given.teaches,
             spare=config.faults.spare(cohort),
+            attributes=task.attributes,
         )
         problems += given.rule.problems(pools[name])
     problems += _check_membership(config.membership, pools)

@@ -54,9 +54,16 @@ def rows(what: str | None = None) -> list[dict[str, str]]:
 
 def _described(parts: Any, name: str) -> dict[str, str]:
     try:
-        return {"is": _first(parts[name]), "keys": _fields(parts[name])}
+        return {"is": _first(parts[name]), "keys": _fields(parts[name])} | _needs(parts[name])
     except ImportError as error:  # a plugin that is broken must not hide the others
         return {"is": settings.one_line(f"cannot be imported: {error}"), "keys": ""}
+
+
+def _needs(part: Any) -> dict[str, str]:
+    """What a method, a rule or a loss consumes beyond the clients' own training, and whether it fits secure aggregation, if it says so."""
+    if not hasattr(part, "consumes") or not hasattr(part, "secure"):
+        return {}
+    return {"consumes": ", ".join(part.consumes) or "nothing more", "secure": "yes" if part.secure else "no"}
 
 
 def _first(part: Any) -> str:
@@ -99,4 +106,6 @@ def words(rows: list[dict[str, str]]) -> str:
             lines, name = [*lines, f"  {name}"], ""
         lines += textwrap.wrap(row["is"], 100, initial_indent=f"  {name:<17} ", subsequent_indent=indent)
         lines += textwrap.wrap(row["keys"] and f"keys: {row['keys']}", 100, initial_indent=indent, subsequent_indent=indent + "      ")
+        if "consumes" in row:
+            lines.append(f"{indent}consumes: {row['consumes']}; fits secure aggregation: {row['secure']}")
     return "\n".join(lines)

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from fedcodist import tree
 from fedcodist.federation import Federation
-from fedcodist.types import Info, Key, Method, State
+from fedcodist.types import Consumed, Info, Key, Method, State
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,8 @@ class FedAvg(Method):
 
     kind: ClassVar[str] = "fedavg"
     label: ClassVar[str] = "FedAvg"
+    consumes: ClassVar[tuple[Consumed, ...]] = ()
+    secure: ClassVar[bool] = True
 
     def round(self, fed: Federation, state: State, t: int, key: Key) -> tuple[State, Info]:
         state, grad, info = fed.gradients(state, t, key)

@@ -19,7 +19,7 @@ from fedcodist import tree
 from fedcodist.distill import Distiller
 from fedcodist.federation import Federation, params_of
 from fedcodist.rule import skipped, summary
-from fedcodist.types import Answer, Array, Info, Key, Method, Model, Params, State, Voice
+from fedcodist.types import Answer, Array, Consumed, Info, Key, Method, Model, Params, State, Voice
 
 ENSEMBLE = "ensemble"
 
@@ -30,6 +30,8 @@ class FedDF(Method):
 
     kind: ClassVar[str] = "feddf"
     label: ClassVar[str] = "FedDF"
+    consumes: ClassVar[tuple[Consumed, ...]] = ("public data", "single models")
+    secure: ClassVar[bool] = False
     asks: ClassVar[bool] = True
     singly: ClassVar[bool] = True
     distill: Distiller | None = Distiller(steps=32)  # the distillation of every round; `None` (in Python only) is FedAvg

@@ -15,7 +15,7 @@ from fedcodist.federation import Federation, params_of
 from fedcodist.schedule import Constant, by_pool, numbers, over_rounds, read_shares, unknown_pools
 from fedcodist.settings import Problem, setting
 from fedcodist.topology import too_few
-from fedcodist.types import Array, Info, Key, Method, Schedule, State, Tree
+from fedcodist.types import Array, Consumed, Info, Key, Method, Schedule, State, Tree
 
 TINY = 1e-12  # a distillation gradient shorter than this has no direction (A26)
 
@@ -26,6 +26,8 @@ class MergedCodist(Method):
 
     kind: ClassVar[str] = "merged"
     label: ClassVar[str] = "MergedCodist"
+    consumes: ClassVar[tuple[Consumed, ...]] = ("public data",)
+    secure: ClassVar[bool] = True
     begins_plain: ClassVar[bool] = True
     # weight of the clients' gradient: a number, a schedule, or a table of these by pool; 1 is plain FedAvg
     alpha: Any = setting(Constant(0.5), reader=read_shares)

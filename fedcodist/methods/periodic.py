@@ -11,7 +11,7 @@ from fedcodist.distill import Distiller
 from fedcodist.federation import Federation, params_of
 from fedcodist.settings import Problem, checked, setting
 from fedcodist.topology import too_few
-from fedcodist.types import Info, Key, Method, State
+from fedcodist.types import Consumed, Info, Key, Method, State
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,8 @@ class PeriodicCodist(Method):
 
     kind: ClassVar[str] = "periodic"
     label: ClassVar[str] = "PeriodicCodist"
+    consumes: ClassVar[tuple[Consumed, ...]] = ("public data",)
+    secure: ClassVar[bool] = True
     begins_plain: ClassVar[bool] = True
     leaps: ClassVar[bool] = True
     period: int = setting(200, ge=1, le=10**7)  # rounds from one codistillation to the next; the paper's p

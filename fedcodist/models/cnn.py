@@ -33,7 +33,7 @@ class CNN:
     def build(self, shape: tuple[int, ...], classes: int) -> Model:
         """For inputs of this shape, [height, width, channels]."""
         built = _Build(self, shape, classes)
-        return Model(built.init, built.apply, built.features, built.narrow, Spec(self, shape, classes))
+        return Model(built.init, built.apply, built.features, built.narrow, Spec(self, shape, classes), f"dense{len(self.dense)}")
 
 
 @dataclass(frozen=True)

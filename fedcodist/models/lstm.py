@@ -30,7 +30,7 @@ class LSTM:
     def build(self, shape: tuple[int, ...], classes: int) -> Model:
         """For token ids, [length], of a vocabulary of `classes` tokens."""
         built = _Build(self, classes)
-        return Model(built.init, built.apply, built.features, built.narrow, Spec(self, shape, classes))
+        return Model(built.init, built.apply, built.features, built.narrow, Spec(self, shape, classes), "out")
 
 
 @dataclass(frozen=True)

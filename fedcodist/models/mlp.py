@@ -29,7 +29,7 @@ class MLP:
     def build(self, shape: tuple[int, ...], classes: int) -> Model:
         """For inputs of any shape."""
         built = _Build((math.prod(shape), *self.hidden, classes))
-        return Model(built.init, built.apply, built.features, built.narrow, Spec(self, shape, classes))
+        return Model(built.init, built.apply, built.features, built.narrow, Spec(self, shape, classes), f"dense{len(self.hidden)}")
 
 
 @dataclass(frozen=True)

@@ -68,10 +68,12 @@ def elapsed(timing: Iterable[Any], rounds: Iterable[int]) -> dict[int, float]:
 
 
 def _flat(name: str, value: Any, each: bool = False) -> Iterator[tuple[str, float | bool]]:
-    """One recorded value as named numbers: a pair is before and after; a table of reasons has each under its name; one by teacher is
-    the mean over teachers, and with `each` also every teacher's own."""
+    """One recorded value as named numbers: a pair is before and after; a table of reasons has each under its name; one of pairs by teacher
+    is the mean over teachers, and with `each` also every teacher's own; a table of numbers is all of them."""
     if name == "reasons" and isinstance(value, dict):
         yield from ((f"lost_{'_'.join(str(why).split())}", known) for why, n in value.items() if (known := number(n)) is not None)
+    elif isinstance(value, dict) and value and all(number(inner) is not None for inner in value.values()):
+        yield from ((f"{name}_{key}", float(inner)) for key, inner in value.items())
     elif isinstance(value, dict):
         by_teacher = {teacher: dict(_flat(name, inner)) for teacher, inner in value.items()}
         for part in dict.fromkeys(part for numbers in by_teacher.values() for part in numbers):

@@ -3,6 +3,10 @@
 from fedcodist.registry import Registry
 from fedcodist.rule import Average
 from fedcodist.rules.fedmid import FedMiD
+from fedcodist.rules.fedrescue import FedResCuE
+from fedcodist.rules.flanc import FLANC
+from fedcodist.rules.heterofl import HeteroFL
 from fedcodist.rules.scaffold import Scaffold
+from fedcodist.rules.splitmix import SplitMix
 
-RULES = Registry("rules", Average, Scaffold, FedMiD)
+RULES = Registry("rules", Average, Scaffold, FedMiD, HeteroFL, SplitMix, FedResCuE, FLANC)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from fedcodist import tree
 from fedcodist.rule import summary
 from fedcodist.settings import Problem, checked, setting
-from fedcodist.types import Answer, Array, Ask, Data, Key, Model, Objective, Params, PoolState, Reply, Rule, Told, Tree
+from fedcodist.types import Answer, Array, Ask, Consumed, Data, Key, Model, Objective, Params, PoolState, Reply, Rule, Told, Tree
 from fedcodist.work import LocalSGD, descend, reply, steps
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ class FedMiD(Rule):
     """Federated mirror descent with lambda = `l1` on the dense kernels."""
 
     kind: ClassVar[str] = "fedmid"
+    consumes: ClassVar[tuple[Consumed, ...]] = ()
+    secure: ClassVar[bool] = True
     l1: float = setting(1e-4, ge=0, le=1e3)  # lambda, the weight of the L1 norm of the kernels of dense layers
 
     def problems(self, pool: Pool) -> list[Problem]:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from fedcodist import clients, tree
 from fedcodist.rule import summary
 from fedcodist.settings import Problem, checked, setting
-from fedcodist.types import Answer, Ask, Data, Key, Model, Objective, Params, PoolState, Reply, Rule, Told, Tree
+from fedcodist.types import Answer, Ask, Consumed, Data, Key, Model, Objective, Params, PoolState, Reply, Rule, Told, Tree
 from fedcodist.work import LocalSGD, descend, steps
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ class Scaffold(Rule):
     """SCAFFOLD. What clients keep is part of every checkpoint; more than `most_bytes` of it is refused."""
 
     kind: ClassVar[str] = "scaffold"
+    consumes: ClassVar[tuple[Consumed, ...]] = ("client state",)
+    secure: ClassVar[bool] = True
     most_bytes: float = setting(2e9, gt=0, le=1e15)  # limit on the bytes of all clients' control variates, which every checkpoint holds
 
     def problems(self, pool: Pool) -> list[Problem]:

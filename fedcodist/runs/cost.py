@@ -9,16 +9,18 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from fedcodist import keys, native, tree
 from fedcodist.clients import sizes
 from fedcodist.engines.threads import cores
 from fedcodist.errors import Failure
 from fedcodist.federation import Federation
-from fedcodist.types import Info, Method
+from fedcodist.types import Data, Info, Method, Model, Work
 
 
 class NoMemory(Failure):
@@ -48,10 +50,22 @@ def training_flops(fed: Federation, pool: str) -> float:
     return count(grad, _params(fed, pool), *_rows(fed)) / 8
 
 
+def work_flops(fed: Federation, model: Model, work: Work, batch: int) -> float:
+    """Of one example in one step of any work with batches of so many: the step's operations are in its loops, which are counted once."""
+    x, y = (jax.ShapeDtypeStruct((batch, *a.shape[1:]), a.dtype) for a in _rows(fed))
+
+    def step(sent: Any, x: Any, y: Any, key: Any) -> Any:
+        return work(model, fed.task.objective, sent, Data(x, y, jnp.int32(batch)), key).value
+
+    key = jax.ShapeDtypeStruct((2,), "uint32")
+    return count(step, jax.eval_shape(model.init, key), x, y, key) / batch
+
+
 def of_rounds(fed: Federation, method: Method, rounds: Iterable[Mapping[str, Info]]) -> dict[str, Any]:
     """The cost of rounds that were run, from what each pool's info says happened: {what: {pool: amount}}."""
     size, forward = parameters(fed), {name: forward_flops(fed, name) for name in fed.names}
     training = {name: training_flops(fed, name) for name in fed.names}
+    other = {name: _others(fed, name) for name in fed.names}
     client_bytes, client_flops, server_flops, steps = (_zeros(fed) for _ in range(4))
     distill = method.distill
     for pools in rounds:
@@ -59,7 +73,11 @@ def of_rounds(fed: Federation, method: Method, rounds: Iterable[Mapping[str, Inf
             asked = info["clients"] + info.get("dropped", 0)
             # As the pool's rule has it, or else the model down and its gradient up, in float32.
             client_bytes[name] += info.get("client_bytes", 2 * 4 * size[name] * asked)
-            client_flops[name] += training[name] * info["examples"] * getattr(fed.pools[name].work, "epochs", 1)
+            epochs = getattr(fed.pools[name].work, "epochs", 1)
+            if "trained" not in info:
+                client_flops[name] += training[name] * info["examples"] * epochs
+            else:
+                client_flops[name] += sum(other[name][what] * examples for what, examples in info["trained"].items()) * epochs
         students = [name for name, info in pools.items() if info.get("codistilled")]
         if not students or distill is None:
             continue
@@ -92,12 +110,25 @@ def of_average(fed: Federation, method: Method, t: int) -> dict[str, Any]:
 
 def _average(fed: Federation) -> dict[str, dict[str, Any]]:
     cohorts = {name: fed.pools[name].cohort for name in fed.names}
-    return {name: {"clients": n, "examples": n * _mean_size(fed.pools[name].clients)} for name, n in cohorts.items()}
+    means = {name: _mean_size(fed.pools[name].clients) for name in fed.names}
+    return {
+        name: {"clients": n, "examples": means[name] * n, **fed.pools[name].rule.expects(fed, fed.pools[name])}
+        for name, n in cohorts.items()
+    }
 
 
 def _round(fed: Federation, method: Method, average: Mapping[str, Info], t: int) -> dict[str, Info]:
     students = method.students(fed.names, t)
     return {name: {**info, "codistilled": name in students and (method.asks or bool(fed.table[name]))} for name, info in average.items()}
+
+
+def _others(fed: Federation, name: str) -> dict[str, float]:
+    """{what clients train besides the pool's model: operations of one example}."""
+    pool = fed.pools[name]
+    work: Any = pool.work
+    batch = getattr(work, "batch", 8)
+    once = replace(pool, work=replace(work, epochs=1)) if hasattr(work, "epochs") else pool
+    return {what: work_flops(fed, model, work, batch) for what, (model, work) in once.rule.trains(once).items()}
 
 
 def _zeros(fed: Federation) -> dict[str, Any]:
@@ -152,6 +183,8 @@ def _count(jaxpr: Any) -> float:
             out_feature = equation.params["dimension_numbers"].rhs_spec[0]
             total += 2.0 * math.prod(equation.outvars[0].aval.shape) * math.prod(kernel) / kernel[out_feature]
         times = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
+        if equation.primitive.name == "cond":  # one of its branches is taken
+            times = 1 / len(equation.params["branches"])
         for value in equation.params.values():
             for inner in value if isinstance(value, tuple | list) else (value,):
                 inner = getattr(inner, "jaxpr", inner)

@@ -25,7 +25,7 @@ def plan(experiment: Experiment) -> dict[str, Any]:
                 "clients": len(counts),
                 "examples": sum(counts.values()),
                 "cohort": pool.cohort,
-                "bytes_per_client_and_round": 2 * 4 * size[name],
+                "bytes_per_client_and_round": round(expected["client_bytes"][name] / (experiment.rounds * pool.cohort)),
                 "client_gflops": expected["client_flops"][name] / 1e9,
                 "server_gflops": expected["server_flops"][name] / 1e9,
                 "teachers": ", ".join(f"{j} {w:g}" for j, w in fed.table[name].items()),

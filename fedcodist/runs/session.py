@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from fedcodist import keys, runs
+from fedcodist import keys, runs, tree
 from fedcodist.config import HARMLESS, Config, digest, identity, plain
 from fedcodist.engines.faults import instead
 from fedcodist.errors import Failure, Interrupted
@@ -187,7 +187,7 @@ def _result(experiment: Experiment, state: Any, infos: list[Any], held_out: Any,
         "rounds": experiment.rounds,
         "identity": digest,
         "table": fed.table,
-        "parameters": cost.parameters(fed),
+        "parameters": {name: tree.size(voice.params) for name, voice in models.items()},
         "held_out": held_out or evaluate(fed, models, "held_out"),
         "test": evaluate(fed, models, "test"),
         **together,

@@ -64,12 +64,12 @@ class Outcome(NamedTuple):
 
     @property
     def accuracy(self) -> dict[str, float]:
-        """Each pool's, when it was last evaluated."""
+        """Each pool's, and that of other models a rule has, when they were last evaluated."""
         return self.curve[-1][1] if self.curve else {}
 
     @property
     def value(self) -> float:
-        """The mean of the pools' accuracies; 0 for a training that failed."""
+        """The mean of these accuracies; 0 for a training that failed."""
         return fmean(self.accuracy.values()) if self.curve and not self.failed else 0.0
 
     @property

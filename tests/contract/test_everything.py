@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import typing
 
 import jax
 import numpy as np
@@ -13,13 +14,14 @@ from fedcodist.engines import ENGINES
 from fedcodist.engines.compiled import Compiled
 from fedcodist.engines.serial import Serial
 from fedcodist.folds import FOLDS
+from fedcodist.losses import LOSSES
 from fedcodist.methods import METHODS, FedAvg, MergedCodist, PeriodicCodist
 from fedcodist.models import MODELS
 from fedcodist.rules import RULES
 from fedcodist.schedule import Constant, Every
 from fedcodist.tasks import TASKS
 from fedcodist.train import Experiment, train
-from fedcodist.types import Ask
+from fedcodist.types import Ask, Consumed
 from fedcodist.work import WORKS, LocalSGD, Prox
 
 ALL = methods()
@@ -42,6 +44,17 @@ def test_methods(name):
 @pytest.mark.parametrize("name", RULES)
 def test_rules(name):
     testing.check_rule(RULES[name]())
+
+
+CONSUMED = set(typing.get_args(Consumed))
+
+
+@pytest.mark.parametrize("name", [*METHODS, *RULES, *LOSSES])
+def test_what_is_named_in_a_config_says_what_it_consumes(name):
+    part = next(parts[name] for parts in (METHODS, RULES, LOSSES) if name in parts)
+    assert {"consumes", "secure"} <= set(vars(part)), f"{name} does not declare it itself"
+    assert set(part.consumes) <= CONSUMED and isinstance(part.secure, bool)
+    assert not (part.secure and "single models" in part.consumes), "single models do not fit secure aggregation"
 
 
 @pytest.mark.parametrize("name", FOLDS)
