@@ -141,7 +141,7 @@ def test_a_study_says_whether_its_start_has_won(tool, tmp_path):
 
     def study(*rows, key="pools.a.work.lr"):
         names = ("trial", "state", "value", key, "rounds")
-        (tmp_path / "trials.jsonl").write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows))
+        (tmp_path / "trials.jsonl").write_text("".join(json.dumps(dict(zip(names, row, strict=False))) + "\n" for row in rows))
         return tool("make_tuned").study(tmp_path)
 
     lost, again, other = (0, "lost", 0.0, 0.1), (1, "complete", 0.50004, 0.1), (2, "complete", 0.50001, 0.2)

@@ -37,8 +37,9 @@ def one(model: str, method: str, rounds: int) -> dict[str, Any]:
     """Predict a run, then train it."""
     import jax
 
-    name, *how = CASES[model]
-    made = config.read(name, [f"rounds={rounds}", "seeds=[0]", f"method={methods(*how)[method]}", "name=clock"])
+    name, period, steps, merged_steps, batch = CASES[model]
+    how = methods(period, steps, merged_steps, batch)[method]
+    made = config.read(name, [f"rounds={rounds}", "seeds=[0]", f"method={how}", "name=clock"])
     experiment = config.build(made, 0)
     times = clock.measure(experiment)
     predicted = times.total(clock.parts(made))
