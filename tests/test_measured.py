@@ -159,6 +159,17 @@ def test_a_study_says_whether_its_start_has_won(tool, tmp_path):
         study(again)
 
 
+def test_predicted_times_stand_beside_real_ones(tool, tmp_path, monkeypatch):
+    made, docs = tool("make_clock"), tool("make_docs")
+    run = {"model": "CNN", "config": "quick/demo", "method": "merged", "rounds": 40, "timed": 4, "predicted": [10.0, 8.0], "real": [12.0, 8.8]}
+    monkeypatch.setattr(made, "FILE", tmp_path / "clock.json")
+    for share in (0.02, 0.9):
+        made.write([{**run, "others": {"measuring": 0.01, "training": share}}])
+        said = docs.clock(tmp_path / "clock.json")
+        assert "| MergedCodist, CNN, 40 rounds | 10 s | 12 s | 1.20 | 1.10 |" in " ".join(said.split()) and f"1% / {share:.0%}" in said
+        assert ("The machine was busy" in said) == (share > 0.1)
+
+
 def test_an_unfinished_study_is_told_and_ships_no_settings(tool, tmp_path, monkeypatch, capsys):
     made = tool("make_tuned")
     for folder in ("docs/measured", "fedcodist/configs/tuned", "studies/merged"):

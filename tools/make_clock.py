@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,13 @@ def one(model: str, method: str, rounds: int) -> dict[str, Any]:
     return {"model": model, "config": name, "method": method, "rounds": rounds, "timed": times.rounds, **short, "others": busy}
 
 
+def write(found: Sequence[dict[str, Any]]) -> None:
+    """The runs so far, and on what."""
+    on = {key: runs.fingerprint()[key] for key in ENVIRONMENT}
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    FILE.write_text(dump({"date": date, "on": on, "runs": found}) + "\n", "utf-8")
+
+
 def main() -> int:
     """All cases, each in a process of its own."""
     from fedcodist.cli.arguments import prepare_jax
@@ -75,9 +83,7 @@ def main() -> int:
                 return ran.returncode
             found.append(json.loads(ran.stdout))
             print(json.dumps(found[-1]), file=sys.stderr)
-    on = {key: runs.fingerprint()[key] for key in ENVIRONMENT}
-    date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    FILE.write_text(dump({"date": date, "on": on, "runs": found}) + "\n", "utf-8")
+            write(found)  # after each: whoever stops it keeps what was measured
     print(f"{FILE.relative_to(make_docs.DOCS.parent)}: now run make docs")
     return 0
 
