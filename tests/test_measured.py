@@ -161,7 +161,8 @@ def test_a_study_says_whether_its_start_has_won(tool, tmp_path):
 
 def test_predicted_times_stand_beside_real_ones(tool, tmp_path, monkeypatch):
     made, docs = tool("make_clock"), tool("make_docs")
-    run = {"model": "CNN", "config": "quick/demo", "method": "merged", "rounds": 40, "timed": 4, "predicted": [10.0, 8.0], "real": [12.0, 8.8]}
+    run = {"model": "CNN", "config": "quick/demo", "method": "merged", "rounds": 40, "timed": 4}
+    run |= {"predicted": [10.0, 8.0], "real": [12.0, 8.8]}
     monkeypatch.setattr(made, "FILE", tmp_path / "clock.json")
     for share in (0.02, 0.9):
         made.write([{**run, "others": {"measuring": 0.01, "training": share}}])
