@@ -151,7 +151,7 @@ def test_a_study_says_whether_its_start_has_won(tool, tmp_path):
 
     def study(*rows, key="pools.a.work.lr"):
         names = ("trial", "state", "value", key, "rounds")
-        (tmp_path / "trials.jsonl").write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows))
+        (tmp_path / "trials.jsonl").write_text("".join(json.dumps(dict(zip(names, row, strict=False))) + "\n" for row in rows))
         return tool("make_tuned").study(tmp_path)
 
     lost, again, other = (0, "lost", 0.0, 0.1), (1, "complete", 0.50004, 0.1), (2, "complete", 0.50001, 0.2)
@@ -167,6 +167,18 @@ def test_a_study_says_whether_its_start_has_won(tool, tmp_path):
     (tmp_path / "study.json").write_text(json.dumps({"study": about["study"]}))
     with pytest.raises(SystemExit, match="does not say how many trials it was asked for"):
         study(again)
+
+
+def test_predicted_times_stand_beside_real_ones(tool, tmp_path, monkeypatch):
+    made, docs = tool("make_clock"), tool("make_docs")
+    run = {"model": "CNN", "config": "quick/demo", "method": "merged", "rounds": 40, "timed": 4}
+    run |= {"predicted": [10.0, 8.0], "real": [12.0, 8.8]}
+    monkeypatch.setattr(made, "FILE", tmp_path / "clock.json")
+    for share in (0.02, 0.9):
+        made.write([{**run, "others": {"measuring": 0.01, "training": share}}])
+        said = docs.clock(tmp_path / "clock.json")
+        assert "| MergedCodist, CNN, 40 rounds | 10 s | 12 s | 1.20 | 1.10 |" in " ".join(said.split()) and f"1% / {share:.0%}" in said
+        assert ("The machine was busy" in said) == (share > 0.1)
 
 
 def test_an_unfinished_study_is_told_and_ships_no_settings(tool, tmp_path, monkeypatch, capsys):

@@ -478,7 +478,8 @@ def test_what_has_its_data_is_run_and_the_rest_is_told(tmp_path, monkeypatch, ca
     trained = []
     monkeypatch.setattr(running, "_load", lambda waiting: {job.task: None for job in waiting})
     monkeypatch.setattr(running, "_time", lambda waiting, tasks, quiet: None)
-    monkeypatch.setattr(session, "perform", lambda made, task, seed, root: trained.append(made.task.kind) or iter([None]))
+    monkeypatch.setattr(config, "assemble", lambda made, task, seed: made)
+    monkeypatch.setattr(session, "perform", lambda made, root: trained.append(made.task.kind) or iter([None]))
     monkeypatch.setattr(running.Screen, "follow", lambda self, events: list(events))
     wanted = running.jobs(selection.choose(selection.cells("table2", "small"), ["*/fedavg/shift"], [0]), tmp_path)
     assert len(wanted) == 2
@@ -987,7 +988,7 @@ def test_a_balanced_column_is_judged_and_shown_beside_the_central_one(tmp_path):
     of = {v.claim.name: v.verdict for v in claims.judge([found])}
     assert list(of) == ["i", "i, balanced", "ii", "ii, balanced", "iii", "iii, balanced"]
     assert (of["i"], of["i, balanced"], of["ii"], of["ii, balanced"]) == (REPRODUCED, NOT, NOT, REPRODUCED)
-    assert "The same with |P_H| = 15,700" in sections.claims_block([found])
+    assert "15,700, where our two models are balanced" in sections.claims_block([found])
     shown = sections.column_name(found["families"]["images"], "15700", found)
     assert shown.endswith("the balanced column; the paper's numbers are of its own, |P_H| = 4700")
     (tmp_path / "table1-paper.json").write_text(results.dump(found))

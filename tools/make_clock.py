@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,9 @@ def one(model: str, method: str, rounds: int) -> dict[str, Any]:
     """Predict a run, then train it."""
     import jax
 
-    name, *how = CASES[model]
-    made = config.read(name, [f"rounds={rounds}", "seeds=[0]", f"method={methods(*how)[method]}", "name=clock"])
+    name, period, steps, merged_steps, batch = CASES[model]
+    how = methods(period, steps, merged_steps, batch)[method]
+    made = config.read(name, [f"rounds={rounds}", "seeds=[0]", f"method={how}", "name=clock"])
     experiment = config.build(made, 0)
     times = clock.measure(experiment)
     predicted = times.total(clock.parts(made))
@@ -52,6 +54,13 @@ def one(model: str, method: str, rounds: int) -> dict[str, Any]:
     short = {key: [round(value, 2) for value in span] for key, span in told.items() if span}
     busy = {"measuring": round(times.busy, 3), "training": round(load.times().busy, 3)}
     return {"model": model, "config": name, "method": method, "rounds": rounds, "timed": times.rounds, **short, "others": busy}
+
+
+def write(found: Sequence[dict[str, Any]]) -> None:
+    """The runs so far, and on what."""
+    on = {key: runs.fingerprint()[key] for key in ENVIRONMENT}
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    FILE.write_text(dump({"date": date, "on": on, "runs": found}) + "\n", "utf-8")
 
 
 def main() -> int:
@@ -74,9 +83,7 @@ def main() -> int:
                 return ran.returncode
             found.append(json.loads(ran.stdout))
             print(json.dumps(found[-1]), file=sys.stderr)
-    on = {key: runs.fingerprint()[key] for key in ENVIRONMENT}
-    date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    FILE.write_text(dump({"date": date, "on": on, "runs": found}) + "\n", "utf-8")
+            write(found)  # after each: whoever stops it keeps what was measured
     print(f"{FILE.relative_to(make_docs.DOCS.parent)}: now run make docs")
     return 0
 

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
 
     experiment = config.build(resolved, 0, args.clamp)
     costs, times, why = plan.plan(experiment), clock.recall(resolved), " without timing"
-    if not args.no_timing:
+    if not args.no_timing and args.format in ("table", "json"):
         times, why = _measured(experiment, times, args.quiet)
     if args.format == "json":
         total = times.total(clock.parts(resolved)) if times else None

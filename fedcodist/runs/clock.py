@@ -26,7 +26,7 @@ import jax
 from fedcodist import keys
 from fedcodist.config import Config, essential, plain
 from fedcodist.engines.threads import cores
-from fedcodist.evaluate import evaluate
+from fedcodist.evaluate import ensemble, evaluate
 from fedcodist.runs import checkpoint, cost, evaluation
 from fedcodist.runs.environment import fingerprint
 from fedcodist.storage import cache, durable, sealed
@@ -42,6 +42,7 @@ ROUNDS, SECONDS, LEAST, MOST = 4, 4.0, 1.0, 20  # of each kind: this many rounds
 MATTERS = 0.2  # the share of a run above which its start is timed again, with its programs compiled
 SLEPT = 3.0  # times the median: a machine that slept, or programs that were compiled anew
 START, ROUND, EVALUATE, CHECKPOINT, RESULT = "start", "round", "evaluate", "checkpoint", "result"
+ENSEMBLE, COUNT = "ensemble", "count"  # parts of the result
 Span = tuple[float, float]  # wall and CPU seconds
 
 
@@ -191,6 +192,10 @@ def measure(experiment: Experiment, tell: Callable[[int], object] = lambda round
     for _ in range(2):
         with watch.part(EVALUATE):
             evaluate(fed, method.models(fed, state), "held_out")
+        with watch.part(ENSEMBLE):
+            _together(experiment, state)
+        with watch.part(COUNT):
+            cost.of_average(fed, method, 1)
     with tempfile.TemporaryDirectory(dir=cache.writable()) as directory:
         for n in (1, 2):
             with watch.part(CHECKPOINT):
@@ -198,14 +203,20 @@ def measure(experiment: Experiment, tell: Callable[[int], object] = lambda round
     times = watch.times()
     found = {name: (scales.get(name, 1.0) * wall, scales.get(name, 1.0) * cpu) for name, (wall, cpu) in times.parts.items()}
     rows = len(fed.task.test.x) / len(fed.task.held_out.x)
-    more = rows if len(fed.names) == 1 else 1 + 2 * rows  # the test, and on both splits the ensemble
-    found[RESULT] = (more * found[EVALUATE][0], more * found[EVALUATE][1])
+    one, together, counted = found[EVALUATE], found.pop(ENSEMBLE), found.pop(COUNT)  # the ensemble is evaluated on both splits
+    found[RESULT] = tuple(rows * one[i] + (1 + rows) * together[i] + counted[i] for i in (0, 1))
     times = Times(found, times.rounds, times.busy)
     whole = times.total(parts(config))
     if whole and found[START][0] > MATTERS * whole[0]:
         times = Times({**found, START: _start(experiment, rounds, found)}, times.rounds, times.busy)
     remember(config, times)
     return times
+
+
+def _together(experiment: Experiment, state: Any) -> None:
+    """What the result of a run asks of several models as one."""
+    if len(experiment.federation.names) > 1:
+        ensemble(experiment.federation, experiment.method.models(experiment.federation, state), "held_out")
 
 
 def _is_enough(timed: int, seconds: float) -> bool:
@@ -221,6 +232,7 @@ def _start(experiment: Experiment, rounds: Mapping[str, Sequence[int]], found: M
         for those in rounds.values():
             state, _ = jax.block_until_ready(method.round(fed, state, those[0], key))
         evaluate(fed, method.models(fed, state), "held_out")
+        _together(experiment, state)
     wall, cpu = watch.times().parts[START]
     once = [found[name] for name in (*rounds, EVALUATE)]
     return max(0.0, wall - sum(span[0] for span in once)), max(0.0, cpu - sum(span[1] for span in once))
