@@ -85,7 +85,7 @@ def simulate(path: Path) -> dict[str, Any]:
     return {
         "clients": len(names),
         "store_mb": size / 1e6,
-        "imported_mb": before,
+        "opened_mb": before,
         "first_round_mb": first,
         "peak_mb": peak(),
         "accuracy": float(accuracy),
@@ -125,7 +125,7 @@ def client_ms(workload: str) -> float:
         for result in row["results"]:
             side = result["sides"].get("fedcodist", {})
             if result["workload"] == workload and "ms" in side:
-                return side["ms"]["median"] * row["machine"]["threads"] / WORKLOADS[workload].clients
+                return side["ms"]["median"] * row["machine"]["threads"] / WORKLOADS[workload].cohort
     raise SystemExit(f"benches/history.jsonl: no result of {workload}")
 
 
@@ -144,7 +144,7 @@ def main(asked: list[str]) -> int:
             return done.returncode
         found.append(json.loads(done.stdout.splitlines()[-1]))
         row = found[-1]
-        print(f"{many:>7,} clients: peak {row['peak_mb']:.0f} MB ({row['imported_mb']:.0f} before), {row['ms']:.0f} ms a round", flush=True)
+        print(f"{many:>7,} clients: peak {row['peak_mb']:.0f} MB ({row['opened_mb']:.0f} opened), {row['ms']:.0f} ms a round", flush=True)
     known = environment.fingerprint()
     kept = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
