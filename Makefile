@@ -4,13 +4,13 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 PIP     = $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
-.PHONY: demo test test-deploy check long kills bench bench-peers docs site pictures test-browser fuzz wheel clean
+.PHONY: demo test test-ray test-deploy check long kills bench bench-peers scale docs site pictures test-browser fuzz wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/fedcodist demo
 
 test: $(VENV)/.dev check
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long and not browser and not deploy"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long and not browser and not deploy and not ray"
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check --diff . || (echo "run: ruff format ." && false)
@@ -26,6 +26,15 @@ test-deploy: $(VENV)/.deploy
 # What takes minutes: the paper's Table 1 on embedded data at the smoke budget.
 long: $(VENV)/.dev
 	$(BIN)/python -m pytest -m long
+
+# The engine `ray` on a cluster of this machine, in a network namespace of its own; Ray is a large install, and not among the tools.
+test-ray: $(VENV)/.ray
+	$(BIN)/python -m pytest -m ray -n 0 -s tests/test_ray.py
+
+# What 1,000, 10,000 and 100,000 clients of a store take: peak memory and seconds, each in a process of its own.
+# `make scale SCALE=--publish` keeps it in docs/measured, from where docs/scale.md has it.
+scale: $(VENV)/.dev
+	$(BIN)/python -m benches.scale $(SCALE)
 
 # 50 random kill -9 of a small run, each resumed by the same command; prints how many ended byte-identical.
 kills: $(VENV)/.dev
@@ -101,4 +110,9 @@ $(VENV)/.browser: $(VENV)/.dev
 $(VENV)/.deploy: $(VENV)/.dev
 	@echo "installing Flower into $(VENV) (once)"
 	$(PIP) --editable '.[dev,deploy]'
+	@touch $@
+
+$(VENV)/.ray: $(VENV)/.dev
+	@echo "installing Ray into $(VENV) (about 200 MB, once)"
+	$(PIP) --editable '.[ray]'
 	@touch $@

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from worlds import finish, gauss_federation, methods, same_bits, scalar_federation
@@ -104,12 +105,12 @@ def test_without_a_fault_no_bit_changes(faults):
 
 def test_shares_come_out_as_they_are_asked_for():
     faults = Faults(available=0.8, dropout=0.25, delay=0.5, deadline=1.5)
-    fates = Counter(faults.fate(KEY, t, f"c{i}", "a")[0] for t in range(100) for i in range(100))
+    fates = Counter(faults.fate(KEY, t, f"c{i}", "a")[0] for t in range(60) for i in range(60))
     late = 1 - NormalDist().cdf(math.log(1.5) / 0.5)
     expected = {"unavailable": 0.2, "dropout": 0.8 * 0.25, "late": 0.6 * late, "": 0.6 * (1 - late)}
-    assert {why: n / 10_000 for why, n in fates.items()} == pytest.approx(expected, abs=0.015)
-    liars = [Faults(byzantine=0.3).lies(KEY, f"c{i}") for i in range(10_000)]
-    assert np.mean(liars) == pytest.approx(0.3, abs=0.015)
+    assert {why: n / 3_600 for why, n in fates.items()} == pytest.approx(expected, abs=0.03)
+    liars = [Faults(byzantine=0.3).lies(KEY, f"c{i}") for i in range(3_600)]
+    assert np.mean(liars) == pytest.approx(0.3, abs=0.03)
 
 
 def test_zones_spread_the_night_over_the_clients():
@@ -133,7 +134,7 @@ class Spy:
         return self.engine.host
 
     def gather(self, population: Any, asks: Any) -> Any:
-        self.seen += asks
+        self.seen.extend(asks)
         return self.engine.gather(population, asks)
 
 
@@ -174,34 +175,32 @@ def test_spare_clients_stand_in_for_those_out_of_reach_in_the_order_of_the_draw(
 @pytest.mark.parametrize("name", [*methods(), "scaffold", "krum"])
 def test_engines_agree_and_a_resumed_run_is_a_straight_one(name):
     rule = {"rule": Scaffold()} if name == "scaffold" else {"fold": Krum()} if name == "krum" else {}
-    method = methods().get(name, FedAvg())
+    names, method = (("small",) if rule else ("small", "large")), methods().get(name, FedAvg())
+    faults = dataclasses.replace(MIXED, available=dict.fromkeys(names, 0.8))
 
-    def experiment(engine: Any, rounds: int = 4) -> Experiment:
-        return Experiment(faulty(gauss_federation(engine=engine, rounds=rounds, cohort=4, **rule), MIXED), method, rounds)
+    def experiment(engine: Any, rounds: int = 3) -> Experiment:
+        return Experiment(faulty(gauss_federation(names, engine, rounds=3, cohort=4, **rule), faults), method, rounds)
 
     steps = list(train(experiment(Compiled(workers=1, block=2))))
     other = list(train(experiment(Compiled(workers=3, block=2))))
     assert same_bits(steps[-1].state, other[-1].state) and [s.info for s in steps] == [s.info for s in other]
     assert any("reasons" in info for step in steps for info in step.info.values())
-    resumed = list(train(experiment(Compiled(workers=2, block=2)), steps[1].state, after=2))
+    resumed = list(train(experiment(Compiled(workers=2, block=2)), steps[0].state, after=1))
     assert same_bits(resumed[-1].state, steps[-1].state) and resumed[-1].info == steps[-1].info
-    if name in ("fedavg", "scaffold"):
-        slow = list(train(experiment(Serial(), rounds=2)))
-        fast = list(train(experiment(Compiled(block=2), rounds=2)))
-        for a, b in zip(*(np.concatenate([np.ravel(x) for x in leaves(s[-1].state)]) for s in (slow, fast)), strict=True):
-            assert a == pytest.approx(b, abs=1e-3)
-        assert [i.get("reasons") for i in slow[-1].info.values()] == [i.get("reasons") for i in fast[-1].info.values()]
+    if name == "scaffold":  # what clients keep and who lies, through the reference engine
+        slow = next(train(experiment(Serial(), rounds=1)))
+        for a, b in zip(leaves(slow.state), leaves(steps[0].state), strict=True):
+            assert np.allclose(a, b, rtol=0, atol=1e-3)
+        assert slow.info["small"]["reasons"] == steps[0].info["small"]["reasons"]
 
 
 def leaves(state: Any) -> list[Any]:
-    import jax
-
     return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
 
 
 def test_robust_folds_withstand_what_the_mean_does_not():
     honest = finish(gauss_federation(("small",), cohort=8, fold=Median()), FedAvg(), rounds=1).info["small"]["grad_norm"]
-    faults = Faults(byzantine=0.25, attack="scaling", strength=1e4)
+    faults = Faults(byzantine=0.15, attack="scaling", strength=1e4)
     assert sum(faults.lies(KEY, f"c{i:02d}") for i in range(8)) in (1, 2)
     norms = {}
     for name, fold in (("median", Median()), ("krum", Krum(faulty=2)), ("mean", None)):
@@ -216,9 +215,9 @@ TABLE = """\
 like = "quick/toy"
 [faults]
 dropout = 0.4
-byzantine = 0.2
+byzantine = 0.4
 attack = "nan"
-quorum = 0.6
+quorum = 0.5
 """
 
 
@@ -246,7 +245,7 @@ def test_a_config_without_faults_has_the_digest_that_it_had(path):
         ("faults.available={small=0.5, large=2.0}", "faults.available.large: got 2.0; allowed a number > 0 and <= 1"),
         ("faults.attack='lie'", "faults.attack: got 'lie'; allowed sign_flip | scaling | noise | nan"),
         ("faults.dropouts=0.5", "faults.dropouts: got an unknown key"),
-        ("faults.deadline=0", "faults.deadline: got 0; allowed a number > 0 and <= 1e+09"),
+        ("faults.deadline=0", "faults.deadline: got 0.0; allowed a number > 0 and <= 1e+09"),
     ],
 )
 def test_what_is_not_allowed_is_said(assignment, said):

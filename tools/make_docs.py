@@ -9,6 +9,7 @@ own (`fedcodist.reproduce.page`).
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import sys
@@ -275,6 +276,69 @@ def clock(file: Path) -> str:
     return f"{textwrap.fill(f'{said}:', WIDTH)}\n\n{tables.render(rows, 'md')}"
 
 
+def scale_simulated(file: Path) -> str:
+    """The peaks of memory that `benches.scale` found."""
+    found = json.loads(file.read_text("utf-8"))
+    on = found["on"]
+    said = (
+        f"{found['rounds']} rounds of MergedCodist between two MLPs, {found['cohort']} clients of each pool a round, on an {on['cpu']} "
+        f"({found['date']}, jax {on['jax']}):"
+    )
+    rows = [
+        {
+            "clients": f"{row['clients']:,}",
+            "store, MB": f"{row['store_mb']:.1f}",
+            "opened, with its names, MB": f"{row['opened_mb']:.0f}",
+            "after round 1, MB": f"{row['first_round_mb']:.0f}",
+            "peak, MB": f"{row['peak_mb']:.0f}",
+        }
+        for row in found["simulated"]
+    ]
+    least, most = found["simulated"][0], found["simulated"][-1]
+    slope = f"From the first line to the last that is {1e3 * _each_client(least, most):.1f} kB a client, most of it its name."
+    return "\n".join([textwrap.fill(said, WIDTH), "", tables.render(rows, "md"), "", slope])
+
+
+def _each_client(least: Mapping[str, Any], most: Mapping[str, Any]) -> float:
+    """MB that each further client takes: of the peak, or of the open store where compilation hides it in the peak."""
+    more = max(most[when] - least[when] for when in ("peak_mb", "opened_mb"))
+    return max(0.0, more / (most["clients"] - least["clients"]))
+
+
+def scale_on_paper(file: Path) -> str:
+    """What a round would take of many devices, from what was counted of one."""
+    found = json.loads(file.read_text("utf-8"))
+    given, counted = found["assumed"], found["counted"]
+    devices, workers, cohort = given["devices"], given["workers"], given["cohort"]
+    teachers = sum(one["forward_flops"] for one in counted.values())
+    columns: dict[str, dict[str, str]] = {}
+    for k, (name, one) in enumerate(counted.items()):
+        model, in_pool = 4 * one["parameters"], devices * (given["share"] if k else 1)
+        columns[name] = {
+            "parameters": f"{one['parameters']:,}",
+            "devices in the pool": f"{in_pool:,.0f}",
+            "a device is asked every ... rounds": f"{in_pool / cohort:,.0f}",
+            "to and from one device, MB a round": f"{2 * model / 1e6:.2f}",
+            "to and from all, GB a round": f"{2 * model * cohort / 1e9:.1f}",
+            f"... over a link of {given['link'] / 1e9:.0f} Gbit/s, seconds": f"{2 * model * cohort * 8 / given['link']:.1f}",
+            "the clients' training, TFLOP a round": f"{cohort * given['examples'] * one['training_flops'] / 1e12:.1f}",
+            f"... simulated by {workers} workers, seconds": f"{cohort * one['client_ms'] / workers / 1e3:.1f}",
+            "from workers to the server, blocks of 5, MB a round": f"{math.ceil(cohort / 5) * model / 1e6:,.0f}",
+            "... blocks of 100": f"{math.ceil(cohort / 100) * model / 1e6:,.0f}",
+            "kept by the server and in a checkpoint, MB": f"{one['state_bytes'] / 1e6:.1f}",
+            "a lesson on the server, TFLOP": f"{given['steps'] * given['batch'] * (one['training_flops'] + teachers) / 1e12:.2f}",
+            "all replies at once (FedDF, Krum, median), GB": f"{cohort * model / 1e9:.1f}",
+            "what SCAFFOLD keeps of all devices, GB": f"{in_pool * model / 1e9:.0f}",
+        }
+    rows = [{"": what, **{name: column[what] for name, column in columns.items()}} for what in next(iter(columns.values()))]
+    each = _each_client(found["simulated"][0], found["simulated"][-1])
+    end = (
+        f"Names and sizes of {devices:,} devices take {each * devices / 1e3:.1f} GB on the server, at what each took above; "
+        f"drawing a cohort of them {16 * devices / 1e6:.0f} MB for a moment."
+    )
+    return "\n".join([tables.render(rows, "md"), "", textwrap.fill(end, WIDTH)])
+
+
 BLOCKS: dict[str, Callable[[Path], str]] = {
     "speed": speed_table,
     "demo": demo,
@@ -282,6 +346,8 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "kills": kills,
     "tuning": tuning,
     "clock": clock,
+    "scale_simulated": scale_simulated,
+    "scale_on_paper": scale_on_paper,
     "fastest": fastest,
     "highlights": highlights,
 }

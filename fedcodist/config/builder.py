@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fedcodist import keys, settings
 from fedcodist.clients import Clients, grows, sizes
+from fedcodist.config.digests import of_clients
 from fedcodist.config.fitting import fitted
 from fedcodist.config.reader import MAX_PROBLEMS, read
 from fedcodist.config.schema import Config, PoolConfig
 from fedcodist.engines.faults import Faults, Faulty
-from fedcodist.errors import ConfigError, DataError
+from fedcodist.errors import ConfigError, DataError, data_error
 from fedcodist.federation import Federation
 from fedcodist.folds import FOLDS
 from fedcodist.pool import Pool
@@ -21,6 +23,7 @@ from fedcodist.servers import rate
 from fedcodist.settings import Problem
 from fedcodist.task import Task
 from fedcodist.train import Experiment
+from fedcodist.types import Examples
 
 
 def warnings(config: Config) -> list[str]:
@@ -80,11 +83,38 @@ def assemble(
     if problems:
         raise ConfigError("\n".join(map(str, problems[:MAX_PROBLEMS])))
     table = config.topology if config.topology != "auto" else "complete" if len(pools) <= 4 else "chain"
-    fed = Federation(task, pools, table, config.engine)
+    engine = config.engine.placed(Elsewhere.of(config, task)) if hasattr(config.engine, "placed") else config.engine
+    fed = Federation(task, pools, table, engine)
     if config.faults != Faults():
-        faulty = Faulty(config.engine, config.faults, keys.derive(keys.root(seed), "faults"), fed.names)
+        faulty = Faulty(engine, config.faults, keys.derive(keys.root(seed), "faults"), fed.names)
         fed = replace(fed, engine=faulty)
     return Experiment(fed, method, config.rounds, seed, config)
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """The clients of a config's pools, wherever its text is sent: for engines that read data where they compute."""
+
+    text: str  # JSON of a config, with what its clients depend on
+    content: str  # of the clients
+
+    @classmethod
+    def of(cls, config: Config, task: Task) -> Elsewhere:
+        """Those of a config, with its task as it was loaded here."""
+        known = {name: getattr(config, name) for name in ("pools", "task", "membership")}
+        return cls(json.dumps(settings.plain(Config(**known, rounds=1)), sort_keys=True), of_clients(task))
+
+    def __call__(self) -> dict[str, Mapping[str, Examples]]:
+        """Load the data, which must be what it was where the run was begun."""
+        problems: list[Problem] = []
+        config = settings.read_part(Config, json.loads(self.text), "", problems)
+        if problems:
+            raise ConfigError("\n".join(map(str, problems)))
+        task = config.task.load()
+        if (found := of_clients(task)) != self.content:
+            wanted = f"that of the run, {self.content[:12]}"
+            raise data_error("task", f"data {found[:12]} in a worker", wanted, "every machine needs the same data, at the same path")
+        return {name: pool.clients for name, pool in assemble(config, task, 0, clamp=True).federation.pools.items()}
 
 
 def _clients(task: Task, given: PoolConfig, everyone: list[str], path: str, problems: list[Problem]) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ from fedcodist.clients import grows, sizes
 from fedcodist.config.schema import HARMLESS, Config
 from fedcodist.methods import BASELINE
 from fedcodist.task import Task
+from fedcodist.types import Examples, Split
 
 
 def twin(config: Config) -> Config:
@@ -52,6 +53,12 @@ def digest(task: Task) -> str:
     if task not in _known:
         _known[task] = _digest(task)
     return _known[task]
+
+
+def of_clients(task: Task) -> str:
+    """The content of a task's clients alone, whatever became of its public data and its splits."""
+    none = task.public.x[:0]
+    return digest(replace(task, public=Examples(none), held_out=Split(none, none), test=Split(none, none)))
 
 
 def _digest(task: Task) -> str:

@@ -23,7 +23,17 @@ from fedcodist.tasks import TASKS
 from fedcodist.work import WORKS, LocalSGD
 
 HARMLESS = frozenset(  # no result depends on these
-    {"name", "seeds", "engine.workers", "evaluate_every", "evaluate_after", "checkpoint_every", "keep"}
+    {
+        "name",
+        "seeds",
+        "engine.workers",
+        "engine.address",
+        "engine.allow_public",
+        "evaluate_every",
+        "evaluate_after",
+        "checkpoint_every",
+        "keep",
+    }
 )
 
 

@@ -4,7 +4,8 @@
 """
 
 from fedcodist.engines.compiled import Compiled
+from fedcodist.engines.ray import Ray
 from fedcodist.engines.serial import Serial
 from fedcodist.registry import Registry
 
-ENGINES = Registry("engines", Compiled, Serial)
+ENGINES = Registry("engines", Compiled, Ray, Serial)

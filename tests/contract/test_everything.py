@@ -84,7 +84,7 @@ def test_tasks(name):
     testing.check_task(TASKS[name](**{"modules": 12, "vocab": 100} if name == "stdlib_text" else {}))
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", [name for name in ENGINES if name != "ray"])  # which make test-ray holds to it, on a cluster
 def test_engines(name):
     testing.check_engine(ENGINES[name]())
 

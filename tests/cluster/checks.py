@@ -1,0 +1,193 @@
+"""What the engine `ray` must keep, on a cluster that is started here: the compiled engine's bytes, lost actors, flat memory, loopback.
+
+`make test-ray` runs it in a network namespace of its own, and reads what it prints.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedcodist import config, testing
+from fedcodist.engines import ray as engine
+from fedcodist.engines.compiled import Compiled
+from fedcodist.engines.ray import Ray
+from fedcodist.errors import Failure
+from fedcodist.testing import same_bits
+from fedcodist.train import train
+
+BASE = ["rounds=3", "pools.small.cohort=7", "pools.large.cohort=4"]
+CASES = {
+    "merged": ("quick/toy", []),
+    "scaffold": ("quick/toy-scaffold", []),
+    "feddf": ("quick/toy-feddf", []),
+    "krum": ("quick/toy", ["pools.small.fold={ kind = 'krum' }", "method='fedavg'"]),
+    "faults": ("quick/toy-faults", []),
+}
+
+
+def made(name: str, settings: list[str], how: Any) -> Any:
+    """The experiment of a shipped config, with another engine."""
+    read = replace(config.read(name, [*BASE, *settings]), engine=how)
+    return config.build(read, 0)
+
+
+def last(experiment: Any) -> Any:
+    return list(train(experiment))[-1]
+
+
+def identical() -> dict[str, list[bool]]:
+    """For each case whether one and two workers give the bytes and the journal of the compiled engine."""
+    found: dict[str, list[bool]] = {}
+    for workers in (1, 2):
+        for case, (name, settings) in CASES.items():
+            here, there = (last(made(name, settings, how)) for how in (Compiled(block=2), Ray(workers=workers, block=2)))
+            found.setdefault(case, []).append(same_bits(here.state, there.state) and here.info == there.info)
+            print(case, workers, found[case][-1], file=sys.stderr)
+    return found
+
+
+def loses_an_actor(rounds: int = 6) -> dict[str, Any]:
+    """Kill the process of an actor again and again while rounds go on."""
+    import ray
+
+    experiment = made("quick/toy", [f"rounds={rounds}"], Ray(workers=2, block=1))
+    steps = iter(train(experiment))
+    state = next(steps).state
+    lost, over = [], threading.Event()
+
+    def kill() -> None:
+        while not over.wait(1.0) and len(lost) < 3:
+            process = ray.get(engine._known.actors[len(lost) % 2].process.remote())  # type: ignore[union-attr]
+            os.kill(process, signal.SIGKILL)
+            lost.append(process)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        for step in steps:
+            state = step.state
+            while len(lost) < min(step.t - 1, 3):  # so that kills fall into different rounds
+                time.sleep(0.05)
+    finally:
+        over.set()
+        killer.join()
+    expected = last(made("quick/toy", [f"rounds={rounds}"], Compiled(block=1))).state
+    return {"killed": len(lost), "same": same_bits(state, expected)}
+
+
+def rss(process: int | str = "self") -> float:
+    """Resident memory in MB."""
+    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def memory(rounds: int = 50) -> dict[str, Any]:
+    """Resident memory of this process and its actors, and the objects in the store, after the first rounds and at the end."""
+    import ray
+
+    found, seconds = [], []
+    steps, start = train(made("quick/toy", [f"rounds={rounds}"], Ray(workers=2, block=2))), time.monotonic()
+    for step in steps:
+        seconds.append(time.monotonic() - start)
+        if step.t in (10, rounds):
+            actors = engine._known.actors  # type: ignore[union-attr]
+            sizes = [rss(), *(rss(p) for p in ray.get([actor.process.remote() for actor in actors]))]
+            total, free = (resources().get("object_store_memory", 0) for resources in (ray.cluster_resources, ray.available_resources))
+            found.append({"rss": sizes, "store": total - free})
+        start = time.monotonic()
+    here, times = [], time.monotonic()
+    for _ in train(made("quick/toy", [f"rounds={rounds}"], Compiled(block=2))):
+        here.append(time.monotonic() - times)
+        times = time.monotonic()
+    return {"after": found, "ms": {"ray": 1e3 * statistics.median(seconds), "compiled": 1e3 * statistics.median(here)}}
+
+
+def compiles() -> int:
+    """How many programs an actor has made in the last of twenty rounds of different cohorts: none."""
+    import ray
+
+    counts = []
+    for step in train(made("quick/toy", ["rounds=20", "pools.small.cohort=5"], Ray(workers=2, block=2))):
+        if step.t in (10, 20):
+            counts.append(sum(ray.get([actor.programs.remote() for actor in engine._known.actors])))  # type: ignore[union-attr]
+    return counts[1] - counts[0]
+
+
+def listens() -> list[str]:
+    """The addresses on which anything in this namespace listens while there is a cluster, that are not loopback."""
+    last(made("quick/toy", ["rounds=1"], Ray(workers=2, block=2)))
+    found = []
+    for name in ("tcp", "tcp6", "udp", "udp6"):
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
+            local, state = line.split()[1], line.split()[3]
+            address = local.partition(":")[0]
+            loopback = address in ("0100007F", "0" * 24 + "01000000", "0000000000000000FFFF00000100007F")
+            if state in ("0A", "07") and not loopback:
+                found.append(f"{name} {local}")
+    return found
+
+
+def refuses() -> str:
+    """What is said of an address where nothing answers."""
+    import ray
+
+    ray.shutdown()
+    os.environ["RAY_gcs_rpc_server_reconnect_timeout_s"] = "2"  # noqa: SIM112 Ray's own spelling
+    experiment = made("quick/toy", ["rounds=1"], Ray(address="127.0.0.1:9"))
+    try:
+        last(experiment)
+    except Failure as error:
+        return f"{error.code} {error}"
+    return "nothing"
+
+
+def data_that_differs() -> str:
+    """What is said if an actor finds other data than the run has."""
+    how = Ray(workers=2, block=2)
+    experiment = made("quick/toy", ["rounds=1"], how)
+    placed = experiment.federation.engine
+    wrong = replace(placed, source=replace(placed.source, content="0" * 64))
+    try:
+        last(replace(experiment, federation=replace(experiment.federation, engine=wrong)))
+    except Failure as error:
+        return f"{error.code} {error}"
+    return "nothing"
+
+
+def contract() -> bool:
+    """The contract of every engine, with the clients' rows sent along."""
+    testing.check_engine(Ray(workers=2, block=2))
+    return True
+
+
+CHECKS: dict[str, Callable[[], Any]] = {
+    "identical": identical,
+    "listens": listens,
+    "contract": contract,
+    "differs": data_that_differs,
+    "compiled": compiles,
+    "lost": loses_an_actor,
+    "memory": memory,
+    "refuses": refuses,
+}
+
+
+def main(names: list[str]) -> None:
+    """Those named, or all; a line of JSON for each."""
+    for name in names or CHECKS:
+        start = time.monotonic()
+        print(json.dumps({name: CHECKS[name](), "seconds": round(time.monotonic() - start, 1)}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
