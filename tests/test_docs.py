@@ -97,7 +97,6 @@ def test_public_names_are_sorted_typed_and_documented():
 
 def test_nothing_unsafe_is_called():
     # No pickle, no archives unpacked, no code from strings: by the syntax tree, so that a comment may speak of them.
-    import ast
 
     banned = {"eval", "exec", "extractall", "mktemp"}
     modules = {"pickle", "marshal", "shelve", "joblib", "dill", "cloudpickle", "yaml"}
