@@ -26,6 +26,12 @@ class Docstrings(griffe.Extension):
         if obj.docstring:
             obj.docstring.value = DOCTEST.sub(lambda found: f"```pycon\n{found[0]}\n```", obj.docstring.value)
 
+    def on_attribute(self, *, attr: griffe.Attribute, **_: Any) -> None:
+        """Show a setting's default, not its range, in a signature."""
+        if isinstance(attr.value, griffe.ExprCall) and str(attr.value.function) == "setting":
+            given = [value for value in attr.value.arguments if not isinstance(value, griffe.ExprKeyword)]
+            attr.value = given[0] if given else None
+
     def on_class(self, *, cls: griffe.Class, **_: Any) -> None:
         """Add the fields."""
         real = getattr(importlib.import_module(cls.module.path), cls.name, None)
