@@ -26,7 +26,7 @@ class Docstrings(griffe.Extension):
         if obj.docstring:
             obj.docstring.value = DOCTEST.sub(lambda found: f"```pycon\n{found[0]}\n```", obj.docstring.value)
 
-    def on_attribute(self, *, attr: griffe.Attribute, **_: Any) -> None:
+    def on_attribute_instance(self, *, attr: griffe.Attribute, **_: Any) -> None:
         """Show a setting's default, not its range, in a signature."""
         if isinstance(attr.value, griffe.ExprCall) and str(attr.value.function) == "setting":
             given = [value for value in attr.value.arguments if not isinstance(value, griffe.ExprKeyword)]
