@@ -5,9 +5,10 @@ import dataclasses
 import inspect
 import re
 import textwrap
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 import fedcodist
 from fedcodist import config
@@ -39,17 +40,13 @@ def test_the_readme_is_read_in_five_minutes():
     assert len(text.splitlines()) <= 120 and len(text.split()) <= 900
 
 
-def test_configs_on_pages_are_read():
-    """Those that start from a shipped config, with its task in the place of files that are not there."""
+def test_configs_on_pages_are_read(tmp_path):
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     found = [block for page in pages for block in re.findall(r"```toml\n(like = .*?)```", page.read_text("utf-8"), re.S)]
     assert len(found) >= 3
     for block in found:
-        table = tomllib.loads(block)
-        task = config.shipped()[table["like"]].read_text("utf-8")
-        if "path" in table.get("task", {}):
-            block = re.sub(r"(?m)^task = .*$", next(line for line in task.splitlines() if line.startswith("task = ")), block)
-        assert config.reader.parse(block.encode(), "page").pools
+        (tmp_path / "page.toml").write_text(block, "utf-8")
+        assert config.read(tmp_path / "page.toml").pools
 
 
 @dataclass
@@ -75,7 +72,25 @@ def test_every_page_is_in_the_navigation():
     named = [page for pages in make_site.navigation().values() for page in pages]
     there = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*") if path.suffix in (".md", ".ipynb")}
     assert there - set(named) - make_site.NOT_PAGES == set()
-    assert len(named) == len(set(named)) and {page for page in named if page.startswith("site/")} == set(make_site.made_pages())
+    assert len(named) == len(set(named)) and set(make_site.made_pages()) <= set(named)
+
+
+def test_a_link_that_leaves_the_site_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(make_site, "PAGES", tmp_path)
+    make_site._write("a/b.md", "[x](../speed.md#y) [z](https://z.org) [q](../../SECURITY.md)", ROOT / "docs/rules/index.md")
+    assert (tmp_path / "a/b.md").read_text() == "[x](../speed.md#y) [z](https://z.org) [q](../project/security.md)"
+    with pytest.raises(SystemExit, match=r"docs/index\.md: a link to \.\./Makefile, which is not on the site"):
+        make_site._write("b.md", "[m](../Makefile)", ROOT / "docs/index.md")
+
+
+def test_a_dead_link_and_a_foreign_script_are_faults(tmp_path):
+    (tmp_path / "a.html").write_text("<a href='b.html#here'>b</a><a href='c.html'>c</a><script src='https://x.org/x.js'></script>")
+    (tmp_path / "b.html").write_text("<a href='a.html'>a</a><a href='#there'>there</a><h1 id='there'>b</h1>")
+    assert list(make_site.faults(tmp_path)) == [
+        "a.html links to b.html#here, where there is no such heading",
+        "a.html links to c.html, which is not there",
+        "a.html loads https://x.org/x.js",
+    ]
 
 
 def test_every_method_has_a_page():

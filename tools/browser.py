@@ -102,11 +102,11 @@ def open_page(browser: Any, url: str, width: int = 1400, height: int = 900, dark
 
 
 WIDE = """() => {
-  const limit = document.documentElement.clientWidth;
-  if (document.documentElement.scrollWidth <= limit) return [];
-  const inside = e => { for (let p = e.parentElement; p; p = p.parentElement) if (getComputedStyle(p).overflowX !== "visible") return true; return false };
+  const width = document.documentElement.scrollWidth, limit = document.documentElement.clientWidth;
+  const inside = e => e.parentElement && (getComputedStyle(e.parentElement).overflowX !== "visible" || inside(e.parentElement));
   const found = [...document.querySelectorAll("body *")].filter(e => e.getBoundingClientRect().right > limit + 1 && !inside(e));
-  return [`the page is ${document.documentElement.scrollWidth} wide`, ...found.slice(0, 5).map(e => `${e.tagName} ${e.className} ${e.textContent.slice(0, 60)}`)];
+  const named = found.slice(0, 5).map(e => `${e.tagName} ${e.className} ${e.textContent.slice(0, 60)}`);
+  return width <= limit ? [] : [`the page is ${width} wide`, ...named];
 }"""
 
 

@@ -117,7 +117,7 @@ def sentences(cls: Any) -> dict[str, str]:
     """{field: the comment behind it or above it, as a sentence}."""
     found: dict[str, str] = {}
     for owner in reversed([owner for owner in cls.__mro__ if dataclasses.is_dataclass(owner)]):
-        source = textwrap.dedent(inspect.getsource(owner))
+        source = textwrap.dedent(inspect.getsource(typing.cast(type, owner)))
         tokens = [token for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type == tokenize.COMMENT]
         behind = {token.start[0]: token.string.lstrip("# ") for token in tokens if not token.line.lstrip().startswith("#")}
         alone = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.line.lstrip().startswith("#")}
@@ -206,7 +206,8 @@ def _default(field: dataclasses.Field) -> str:
         return ""
     if dataclasses.is_dataclass(value):
         kind = getattr(value, "kind", None)
-        own = {key: given for key, given in plain(value).items() if key != "kind" and _differs(value, key, given)}
+        table: dict[str, Any] = plain(value)
+        own = {key: given for key, given in table.items() if key != "kind" and _differs(value, key, given)}
         return f"`{toml.inline({'kind': kind, **own} if own else kind)}`" if kind else f"`{toml.inline(own)}`" if own else "its defaults"
     return f"`{toml.inline(plain(value))}`"
 

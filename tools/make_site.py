@@ -1,7 +1,7 @@
-"""Build the documentation site from docs/ into build/site, offline, and fail on a dead link or on anything that a page would load from elsewhere.
+"""Build the documentation site from docs/ into build/site, offline; fail on a dead link and on anything that a page loads from elsewhere.
 
-The pages are those of docs/, in the order of docs/nav.toml; beside them stand pages made from the repository's other texts, the examples, the
-notebooks and, by mkdocstrings, the public names of the package. Links that lead out of docs/ are turned to these pages. Deliberately absent:
+The pages are those of docs/, in the order of docs/nav.toml. Beside them stand pages made from the repository's other texts, the examples,
+the notebooks and, by mkdocstrings, the public names of the package; links that lead out of docs/ are turned to these. Deliberately absent:
 scripts, fonts and diagrams that a browser would fetch from another host.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html.parser
 import json
+import os
 import posixpath
 import re
 import shutil
@@ -18,6 +19,8 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+from fedcodist.config import toml
 
 ROOT = Path(__file__).parent.parent
 DOCS, BUILD, SITE = ROOT / "docs", ROOT / "build/docs", ROOT / "build/site"
@@ -40,7 +43,10 @@ extra_css = ["style.css"]
 [project.theme]
 language = "en"
 font = false
-features = ["content.code.copy", "navigation.sections", "navigation.tabs", "navigation.tabs.sticky", "navigation.top", "search.highlight", "toc.follow"]
+features = [
+  "content.code.copy", "navigation.sections", "navigation.tabs", "navigation.tabs.sticky", "navigation.top", "search.highlight",
+  "toc.follow",
+]
 [[project.theme.palette]]
 media = "(prefers-color-scheme: light)"
 scheme = "default"
@@ -65,6 +71,7 @@ members_order = "source"
 separate_signature = true
 show_signature_annotations = true
 docstring_section_style = "list"
+merge_init_into_class = true
 extensions = [{extension}]
 [project.markdown_extensions]
 attr_list = {{}}
@@ -75,11 +82,12 @@ pymdownx.highlight = {{}}
 pymdownx.superfences = {{}}
 """
 STYLE = """
+.md-grid { max-width: 76rem; }
 .md-typeset table:not([class]) { font-size: .66rem; }
-.md-typeset table:not([class]) th { min-width: 0; }
-.md-typeset img { background: transparent; }
-.md-typeset h1, .md-typeset h2, .md-typeset h3, .md-typeset p, .md-typeset li, .md-typeset td { overflow-wrap: break-word; }
-.md-typeset :not(pre) > code { overflow-wrap: anywhere; }
+.md-typeset table:not([class]) :is(th, td) { min-width: 0; padding: .6em .9em; }
+.md-typeset :is(td, th):first-child code { white-space: nowrap; }
+.md-typeset :is(h1, h2, h3, p, li) { overflow-wrap: break-word; }
+.md-typeset :is(p, li) > code { overflow-wrap: anywhere; }
 """
 
 
@@ -113,10 +121,11 @@ def prepare() -> None:
     for place, name in API.items():
         _write(place, api(name), ROOT / "README.md")
     (PAGES / "style.css").write_text(STYLE, "utf-8")
-    nav = [{section: [_page(page) for page in pages if (PAGES / _page(page)).is_file()]} for section, pages in navigation().items()]
-    nav = [found if section != "Home" else {section: pages[0]} for found in nav for section, pages in found.items() if pages]
-    listed = "[" + ", ".join(f"{{ {json.dumps(section)} = {json.dumps(pages)} }}" for one in nav for section, pages in one.items()) + "]"
-    config = CONFIG.format(nav=listed, root=json.dumps(str(ROOT)), extension=json.dumps(str(ROOT / "tools/griffe_doctests.py")))
+    nav = []
+    for section, pages in navigation().items():
+        there = [_page(page) for page in pages if (PAGES / _page(page)).is_file()]
+        nav += [{section: there if section != "Home" else there[0]}] if there else []
+    config = CONFIG.format(nav=toml.inline(nav), root=json.dumps(str(ROOT)), extension=json.dumps(str(ROOT / "tools/griffe_docstrings.py")))
     (BUILD / "zensical.toml").write_text(config, "utf-8")
 
 
@@ -127,7 +136,7 @@ def api(name: str) -> str:
         n for n, v in vars(module).items() if getattr(v, "__module__", "") == name and n[0] != "_"
     ]
     lead = (module.__doc__ or "").strip()
-    return "\n\n".join([f"# {name}", lead, *(f"::: {name}.{public_name}" for public_name in public)]) + "\n"
+    return "\n\n".join([f"# Python: {name}", lead, *(f"::: {name}.{public_name}" for public_name in public)]) + "\n"
 
 
 def notebook(path: Path) -> str:
@@ -233,7 +242,11 @@ def main() -> int:
     """Prepare, build, check."""
     prepare()
     shutil.rmtree(SITE, ignore_errors=True)
-    built = subprocess.run([sys.executable, "-m", "zensical", "build", "--strict", "-f", "zensical.toml"], cwd=BUILD)
+    built = subprocess.run(
+        [sys.executable, "-m", "zensical", "build", "--strict", "-f", "zensical.toml"],
+        cwd=BUILD,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     if built.returncode:
         return built.returncode
     (BUILD / "site").rename(SITE)
