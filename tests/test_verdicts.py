@@ -27,12 +27,12 @@ def test_verdict_on_a_loss_is_a_loss():
 
 def test_verdict_on_mixed_pools_names_each():
     a, b = both([{"p": 0.5, "q": 0.5, "r": 0.5}] * 3, [{"p": 0.55 + d, "q": 0.45 + d, "r": 0.5 + 9 * d} for d in (-0.001, 0.0, 0.001)])
-    assert "Above zero: p. A loss, below zero: q. Not told apart from zero: r." in verdict(a, b)
+    assert "A gain, above zero: p. A loss, below zero: q. No difference is shown: r." in verdict(a, b)
 
 
 def test_verdict_on_nothing_shown():
     a, b = both([{"x": 0.5, "y": 0.5}] * 2, [{"x": 0.6, "y": 0.4}, {"x": 0.4, "y": 0.6}])
-    assert "Both intervals hold zero: no difference is shown." in verdict(a, b)
+    assert "Both intervals contain zero: no difference is shown." in verdict(a, b)
 
 
 def test_verdict_on_one_seed_is_a_hint():

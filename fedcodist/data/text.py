@@ -34,7 +34,7 @@ EVERY = 2_000  # rows between two reports of progress
 
 @dataclass(frozen=True)
 class TextFiles:
-    """Sentences of anybody: a table with a client, perhaps a type and a split, and words (`tokens`) or prose (`text`).
+    """Your own sentences: a table with a client, if you like a type and a split, and words (`tokens`) or prose (`text`).
 
     Without a `split` column whole clients are public, held out or for the test, by these shares. With `client = ""` everything is public
     text for another store, whose `vocabulary` it takes.

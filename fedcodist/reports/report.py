@@ -56,7 +56,7 @@ BADGES = {
     "hint": "one seed",
     "none": "not compared",
 }
-WHY = {"gain": "interval above zero", "loss": "interval below zero", "unclear": "interval holds zero", "hint": ONE_SEED}
+WHY = {"gain": "interval above zero", "loss": "interval below zero", "unclear": "interval contains zero", "hint": ONE_SEED}
 DASH = "–"
 
 

@@ -54,7 +54,7 @@ def alone(runs: Sequence[Any], split: str = "test") -> str:
 
 
 def outcome(row: dict[str, Any] | None) -> str:
-    """What one paired row shows: gain, loss, unclear (the interval holds zero), hint (one seed) or none."""
+    """What one paired row shows: gain, loss, unclear (the interval contains zero), hint (one seed) or none."""
     if row is None:
         return "none"
     if row["low"] is None:
@@ -89,9 +89,9 @@ def _judgement(rows: Sequence[dict[str, Any]]) -> str:
     for kind, one, many in (
         ("gain", "The gain is above zero.", "gains are above zero."),
         ("loss", "This is a loss: the interval is below zero.", "are losses: the intervals are below zero."),
-        ("unclear", "Not told apart from zero: the interval holds it.", "intervals hold zero: no difference is shown."),
+        ("unclear", "No difference is shown: the interval contains zero.", "intervals contain zero: no difference is shown."),
     ):
         if len(found[kind]) == len(rows):
             return one if len(rows) == 1 else f"{'Both' if len(rows) == 2 else f'All {len(rows)}'} {many}"
-    words = {"gain": "Above zero", "loss": "A loss, below zero", "unclear": "Not told apart from zero", "hint": "One seed, a hint only"}
+    words = {"gain": "A gain, above zero", "loss": "A loss, below zero", "unclear": "No difference is shown", "hint": "One seed, a hint only"}
     return " ".join(f"{words[kind]}: {', '.join(names)}." for kind, names in found.items() if names)

@@ -174,7 +174,7 @@ def _rates(r: Result, mine: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 
 
 def _gain_against(r: Result, cell: Mapping[str, Any], reference: str, pool: str) -> claims.Difference | None:
-    """The difference of two gains, seed by seed: that one interval holds zero and the other does not is no difference between them."""
+    """The difference of two gains, seed by seed: that one interval contains zero and the other does not is no difference between them."""
     cells = {c["id"]: c for c in r["cells"]}
     mine, other = (claims.gains(cells, name, pool) for name in (cell["id"], reference))
     return claims.over([value - other[seed] for seed, value in mine.items() if seed in other])
