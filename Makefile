@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 PIP     = $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
-.PHONY: demo test check long kills bench bench-peers docs fuzz wheel clean
+.PHONY: demo test test-onnx check long kills bench bench-peers docs fuzz wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/fedcodist demo
@@ -22,6 +22,11 @@ check: $(VENV)/.dev
 # What takes minutes: the paper's Table 1 on embedded data at the smoke budget.
 long: $(VENV)/.dev
 	$(BIN)/python -m pytest -m long
+
+# Models as ONNX: the converter and its runtime bring 100 MB, so they are no part of `make test`.
+test-onnx: $(VENV)/.dev
+	$(PIP) --editable '.[onnx]'
+	$(BIN)/python -m pytest tests/test_trained.py -k onnx
 
 # 50 random kill -9 of a small run, each resumed by the same command; prints how many ended byte-identical.
 kills: $(VENV)/.dev
