@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 PIP     = $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
-.PHONY: demo test test-ray test-deploy check long kills bench bench-peers scale docs site pictures test-browser fuzz wheel clean
+.PHONY: demo test test-onnx test-ray test-deploy check long kills bench bench-peers scale docs site pictures test-browser fuzz wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/fedcodist demo
@@ -35,6 +35,11 @@ test-ray: $(VENV)/.ray
 # `make scale SCALE=--publish` keeps it in docs/measured, from where docs/scale.md has it.
 scale: $(VENV)/.dev
 	$(BIN)/python -m benches.scale $(SCALE)
+
+# Models as ONNX: the converter and its runtime bring 100 MB, so they are no part of `make test`.
+test-onnx: $(VENV)/.dev
+	$(PIP) --editable '.[onnx]'
+	$(BIN)/python -m pytest tests/test_trained.py -k onnx
 
 # 50 random kill -9 of a small run, each resumed by the same command; prints how many ended byte-identical.
 kills: $(VENV)/.dev

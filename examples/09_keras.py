@@ -15,12 +15,11 @@ from fedcodist.models import from_keras
 
 
 def build(shape, classes, width=32):
-    """Two dense layers, a normalisation and dropout between them."""
+    """Two dense layers with dropout between them."""
 
     def network():
         layers = keras.layers
-        between = [layers.Dense(width, activation="relu"), layers.GroupNormalization(4), layers.Dropout(0.2)]
-        return keras.Sequential([keras.Input(shape), *between, layers.Dense(classes)])
+        return keras.Sequential([layers.Dense(width, activation="relu"), layers.Dropout(0.2), layers.Dense(classes)])
 
     return from_keras(network, shape)
 

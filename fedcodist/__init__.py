@@ -1,5 +1,7 @@
 """Federated learning where devices differ: pools of clients train models of different sizes, and the server models teach each other."""
 
+from typing import TYPE_CHECKING, Any
+
 from fedcodist.clients import Clients
 from fedcodist.config import Config, build, load, shipped
 from fedcodist.config import read as read_config
@@ -19,11 +21,15 @@ from fedcodist.pool import Learns, Pool, Teaches
 from fedcodist.rule import Average, Diverged
 from fedcodist.rules import FLANC, FedMiD, FedResCuE, HeteroFL, Scaffold, SplitMix
 from fedcodist.rules.carriers import Carriers, Width
+from fedcodist.runs.trained import OpenRun, Trained, open_run
 from fedcodist.schedule import After, Constant, Cosine, Every, Linear
 from fedcodist.task import Task
 from fedcodist.train import Experiment, Step, train
 from fedcodist.types import Answer, Ask, Examples, Model, PoolState, Reply, Split, Told, Voice
 from fedcodist.work import LocalSGD, Prox
+
+if TYPE_CHECKING:
+    from fedcodist.reports.running import run
 
 __version__ = "0.1.0"
 
@@ -64,6 +70,7 @@ __all__ = [
     "MergedCodist",
     "Model",
     "NextToken",
+    "OpenRun",
     "PeriodicCodist",
     "Pool",
     "PoolState",
@@ -77,13 +84,26 @@ __all__ = [
     "Task",
     "Teaches",
     "Told",
+    "Trained",
     "Voice",
     "Width",
     "build",
     "evaluate",
     "load",
     "merge",
+    "open_run",
     "read_config",
+    "run",
     "shipped",
     "train",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`run` on its first use: it brings the reports, which training by hand does not need."""
+    if name != "run":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from fedcodist.reports.running import run
+
+    globals()["run"] = run
+    return run

@@ -32,16 +32,20 @@ Hears = Mapping[str, Mapping[str, tuple[float, float]]]  # {student: {teacher: (
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """Task, pools, topology (a preset's name or {student: {teacher: weight}}) and engine."""
+    """Task, pools (a list of them, or {name: pool}), topology (a preset's name or {student: {teacher: weight}}) and engine."""
 
     task: Task
-    pools: Mapping[str, Pool]
+    pools: Any  # {name: Pool}, also from a list of them
     topology: str | Mapping[str, Mapping[str, float]] = "complete"
     engine: Engine = field(default_factory=lambda: imports.function(ENGINE)())
     rounds: int | None = None  # R, which the students' learning rates decay over; an Experiment sets it
 
     def __post_init__(self) -> None:
         found = [] if self.pools else [Problem("pools", "none", "at least one pool")]
+        if not isinstance(listed := self.pools, Mapping):
+            names = [pool.name for pool in listed]
+            found += [Problem("pools", f"two named {name}", "each name once") for name in sorted({n for n in names if names.count(n) > 1})]
+            object.__setattr__(self, "pools", {pool.name: pool for pool in listed})
         for name, pool in self.pools.items():
             if pool.name != name:
                 found.append(Problem(f"pools.{name}", f"a pool named {pool.name}", "each pool under its own name"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -14,10 +14,12 @@ import optax
 from fedcodist import clients, keys, tree
 from fedcodist.fold import Mean
 from fedcodist.rule import Average
-from fedcodist.schedule import Constant
-from fedcodist.settings import checked, setting
-from fedcodist.types import Array, Examples, Fold, Key, Model, Params, PoolState, Rule, Schedule, Tree, Work
+from fedcodist.schedule import Constant, Linear, as_schedule
+from fedcodist.settings import Problem, SettingError, checked, setting
+from fedcodist.types import Array, Examples, Fold, Key, Model, Params, PoolState, Rule, Tree, Work
 from fedcodist.work import LocalSGD
+
+BUILT = "a Model: MLP((32,)).build(shape, classes), fedcodist.models.from_flax(...), or Model(init, apply)"
 
 
 @dataclass(frozen=True)
@@ -41,15 +43,18 @@ class Teaches:
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """One population, one architecture. `server` is an optax optimizer built for learning rate 1; `lr(t)` multiplies its update."""
+    """One population, one architecture. `server` is an optax optimizer built for learning rate 1; `lr(t)` multiplies its update.
+
+    A number stands for a constant `lr`, and a server of `fedcodist.servers`, such as `Adam(lr=0.02)`, for its optimizer and its rate.
+    """
 
     name: str
     model: Model
     clients: Mapping[str, Examples]
     cohort: int
     work: Work = LocalSGD()
-    server: optax.GradientTransformation = field(default_factory=lambda: optax.sgd(1.0))
-    lr: Schedule = Constant(1.0)
+    server: Any = field(default_factory=lambda: optax.sgd(1.0))
+    lr: Any = Constant(1.0)  # a schedule
     learns: Learns = Learns()
     teaches: Teaches = Teaches()
     fold: Fold = Mean()
@@ -59,6 +64,23 @@ class Pool:
     attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # {attribute: {client: value}}, as a task has them
 
     def __post_init__(self) -> None:
+        found = [] if isinstance(self.model, Model) else [Problem("Pool.model", type(self.model).__name__, BUILT)]
+        if hasattr(self.server, "optimizer"):  # a part of a config: its optimizer for learning rate 1, and its rate
+            server: Any = self.server
+            if self.lr != Constant(1.0):
+                found.append(Problem("Pool.lr", "a rate, and a server with its own", "one of the two"))
+            object.__setattr__(self, "lr", (Linear(server.lr, 0.0) if server.decay == "linear" else Constant(server.lr)))
+            object.__setattr__(self, "server", replace(server, lr=1.0, decay="none").optimizer())
+        elif not isinstance(self.server, optax.GradientTransformation):
+            found.append(
+                Problem("Pool.server", type(self.server).__name__, "an optax optimizer for learning rate 1, or such as Adam(lr=0.01)")
+            )
+        try:
+            object.__setattr__(self, "lr", as_schedule(self.lr, "Pool.lr"))
+        except SettingError as error:
+            found += error.problems
+        if found:
+            raise SettingError(found)
         object.__setattr__(self, "model", self.rule.model(self.model))
 
     @property

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fedcodist.settings import Problem, checked, join, nearest, number_hint, read_kind, setting, show
+from fedcodist.settings import Problem, SettingError, checked, join, nearest, number_hint, read_kind, setting, show
 from fedcodist.types import Schedule
 
 
@@ -105,6 +105,22 @@ class After:
 
 
 SCHEDULES = {cls.kind: cls for cls in (Constant, Linear, Cosine, Every, After)}
+
+
+def as_schedule(value: Any, path: str, most: float = 1e3) -> Any:
+    """A schedule, or one for each pool, of what may be numbers up to `most`. Raises SettingError for anything else.
+
+    >>> as_schedule(0.5, "alpha"), as_schedule({"small": 1}, "alpha")
+    (Constant(value=0.5), {'small': Constant(value=1)})
+    """
+    if isinstance(value, Mapping):
+        return {name: as_schedule(inner, f"{path}.{name}", most) for name, inner in value.items()}
+    if callable(value):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+        allowed = f"a number >= 0 and <= {most:g}, or a schedule such as Constant(0.5)"
+        raise SettingError([Problem(path, show(value), allowed, number_hint(value))])
+    return Constant(value)
 
 
 def over_rounds(schedule: Any, rounds: int) -> Any:

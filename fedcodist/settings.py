@@ -188,8 +188,8 @@ def join(path: str, key: str) -> str:
 def plain(part: Any) -> Any:
     """The part as a plain table again: the inverse of `read`, for the resolved config and its digest."""
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
-        if hasattr(part, "table"):  # of a part whose keys are not its fields
-            return plain(part.table())
+        if table := getattr(part, "table", None):  # of a part whose keys are not its fields
+            return plain(table())
         said = [f for f in dataclasses.fields(part) if f.init and not (f.metadata.get("silent") and getattr(part, f.name) == f.default)]
         table = {f.name: plain(getattr(part, f.name)) for f in said}
         kind = getattr(type(part), "kind", None)

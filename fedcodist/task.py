@@ -60,6 +60,7 @@ class Task:
     domains: tuple[str, ...] = ("all",)
     attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # {attribute: {client: value}}, to choose pools by
     digest: str = ""  # of the source, where it is known without reading every row
+    labels: tuple[str, ...] = ()  # the names of the classes, where they have names
     notes: tuple[str, ...] = ()  # what a user should know about this data: rows left out, labels dropped
 
     @property

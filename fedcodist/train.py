@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 from fedcodist import keys
 from fedcodist.evaluate import Metrics, evaluate
 from fedcodist.federation import Federation
+from fedcodist.schedule import over_rounds
+from fedcodist.settings import Problem, SettingError, show
 from fedcodist.types import Info, Method, State, Voice
 
 
@@ -23,7 +25,10 @@ class Experiment:
     config: Any = None  # the Config it was loaded from, if it was
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "federation", replace(self.federation, rounds=self.rounds))  # students' rates decay over them
+        if isinstance(self.rounds, bool) or not isinstance(self.rounds, int) or self.rounds < 1:
+            raise SettingError([Problem("Experiment.rounds", show(self.rounds), "a whole number of at least 1")])
+        pools = {name: replace(pool, lr=over_rounds(pool.lr, self.rounds)) for name, pool in self.federation.pools.items()}
+        object.__setattr__(self, "federation", replace(self.federation, pools=pools, rounds=self.rounds))  # rates decay over them
         object.__setattr__(self, "method", self.method.over(self.rounds))
 
     def __repr__(self) -> str:  # not its arrays

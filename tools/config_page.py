@@ -26,6 +26,7 @@ from fedcodist.distill import Distiller
 from fedcodist.engines.faults import Faults
 from fedcodist.folds import FOLDS
 from fedcodist.pool import Learns, Teaches
+from fedcodist.rules.carriers import Carriers, Width
 from fedcodist.settings import plain
 
 INTRO = """# Every key of a config
@@ -66,6 +67,8 @@ PLAIN: dict[Any, str] = {  # tables without a kind: {class: its heading}
     Distiller: "A distillation",
     Capacity: "Capacities",
     Faults: "Simulated faults",
+    Width: "Widths of a rule",
+    Carriers: "Carriers of a width",
 }
 LEADS = {
     "The file": "Keys at the top of the file.",
@@ -76,6 +79,8 @@ LEADS = {
     "A distillation": "`distill`, in a method. The defaults of `steps` are each method's own.",
     "Capacities": "`capacity`, in a task. Levels are dealt by share in a random order, taken from a column, or go with an attribute.",
     "Simulated faults": "`[faults]`. A pool's question goes to `over` times its cohort; the first replies that make a cohort are used.",
+    "Widths of a rule": "`widths`, in a rule that trains parts of a model: one table for each width, the widest first.",
+    "Carriers of a width": "`clients`, in a width.",
     "Data sets": "Settings of `fedcodist data prepare NAME --set KEY=VALUE`.",
     "Methods": "`method`, what the server does with all pools.",
     "Tasks": "`task`, what is learned, and from what data.",

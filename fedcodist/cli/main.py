@@ -16,7 +16,7 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 
-from fedcodist.cli import arguments, compare, data, deploy, export, listing, report, reproduce, run, show, tune
+from fedcodist.cli import arguments, compare, data, deploy, export, export_model, listing, report, reproduce, run, show, tune
 from fedcodist.cli.arguments import Parser
 from fedcodist.errors import Failure, Interrupted
 from fedcodist.settings import one_line
@@ -29,6 +29,7 @@ VERBS = {
     "compare": compare.run,
     "report": report.run,
     "export": export.run,
+    "export-model": export_model.run,
     "tune": tune.run,
     "reproduce": reproduce.run,
     "data": data.run,
@@ -57,6 +58,7 @@ def parser() -> Parser:
     compare.add(verb("compare", compare.HELP, compare.EXAMPLE, shown))
     report.add(verb("report", report.HELP, report.EXAMPLE, shown))
     export.add(verb("export", export.HELP, export.EXAMPLE, shown))
+    export_model.add(verb("export-model", export_model.HELP, export_model.EXAMPLE, shown))
     tune.add(verb("tune", tune.HELP, tune.EXAMPLE, configured, shown))
     reproduce.add(verb("reproduce", reproduce.HELP, reproduce.EXAMPLE, shown))
     data.add(verb("data", data.HELP, data.EXAMPLE))

@@ -43,8 +43,9 @@ def run(args: argparse.Namespace) -> int:
     if not args.quiet:
         for warning in warnings:
             print(f"warning: {warning}", file=sys.stderr)
-    wants_twin = args.twin and config.twin(base) != base
-    return _train(args, [config.twin(base), base] if wants_twin else [base])
+    from fedcodist.reports import running
+
+    return _train(args, running.arms(base, args.twin))
 
 
 def demo(args: argparse.Namespace) -> int:
@@ -59,7 +60,7 @@ def demo(args: argparse.Namespace) -> int:
 
 def _train(args: argparse.Namespace, arms: list[Any], opening: str = "") -> int:
     arguments.prepare_jax()
-    from fedcodist.reports import planned, progress, tensorboard
+    from fedcodist.reports import planned, progress, running, tensorboard
     from fedcodist.runs import batch
 
     if args.tensorboard:
@@ -72,7 +73,6 @@ def _train(args: argparse.Namespace, arms: list[Any], opening: str = "") -> int:
     how = {"clamp": args.clamp, "strict": args.strict, "restart": args.restart, "profile": args.profile}
     if args.tensorboard:
         how["wrap"] = tensorboard.track
-    events = batch.perform(arms, task, seeds, root, **how)
     long = planned.ahead(arms, seeds, root)
     with progress.Screen(args.quiet) as screen:
         if opening:
@@ -81,16 +81,14 @@ def _train(args: argparse.Namespace, arms: list[Any], opening: str = "") -> int:
             screen.say(f"data: {text}")
         if long and not args.restart:
             screen.say(long)
-        paths = screen.follow(events, runs=len(seeds) * len(arms))
-    _print(args, arms, paths, root / arms[0].name)
+        recorded = running.train(arms, root, seeds, screen, task, **how)
+    _print(args, arms, recorded, root / arms[0].name)
     return 0
 
 
-def _print(args: argparse.Namespace, arms: list[Any], paths: list[Path], place: Path) -> None:
-    from fedcodist import runs
+def _print(args: argparse.Namespace, arms: list[Any], recorded: list[Any], place: Path) -> None:
     from fedcodist.reports import compare, report, tables, verdicts
 
-    recorded = [runs.read(path) for path in paths]
     rows = compare.results(recorded)
     print(tables.render(compare.display(rows) if args.format == "table" else rows, args.format))
     if args.format != "table":

@@ -10,6 +10,7 @@ from typing import Any
 
 from fedcodist import keys, settings
 from fedcodist.clients import Clients, grows, sizes
+from fedcodist.config import toml
 from fedcodist.config.digests import of_clients
 from fedcodist.config.fitting import fitted
 from fedcodist.config.reader import MAX_PROBLEMS, read
@@ -37,10 +38,20 @@ def build(config: Config, seed: int, clamp: bool = False) -> Experiment:
     return assemble(config, task, seed, clamp)
 
 
-def load(path: str | Path, assignments: Sequence[str] = (), seed: int | None = None) -> Experiment:
-    """An experiment from a config file, with `key=value` assignments on top; the seed is the config's first unless one is given."""
-    config = read(path, assignments)
+def load(path: str | Path, assignments: Sequence[str] = (), seed: int | None = None, **keys: Any) -> Experiment:
+    """An experiment from a config file, with `key=value` assignments and keys on top, as in `load("quick/toy", rounds=2)`; the seed is the
+    config's first unless one is given."""
+    config = read(path, [*assignments, *assigned(keys)])
     return build(config, seed if seed is not None else (config.seeds or (0,))[0])
+
+
+def assigned(keys: Mapping[str, Any]) -> list[str]:
+    """Keys of a config with Python values, as `key=value` assignments.
+
+    >>> assigned({"rounds": 2, "method.alpha": 0.7, "seeds": (0, 1)})
+    ['rounds=2', 'method.alpha=0.7', 'seeds=[0, 1]']
+    """
+    return [f"{key}={toml.inline(settings.plain(value))}" for key, value in keys.items()]
 
 
 def assemble(

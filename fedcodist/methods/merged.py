@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from fedcodist import tree
 from fedcodist.distill import Distiller
 from fedcodist.federation import Federation, params_of
-from fedcodist.schedule import Constant, by_pool, numbers, over_rounds, read_shares, unknown_pools
+from fedcodist.schedule import Constant, as_schedule, by_pool, numbers, over_rounds, read_shares, unknown_pools
 from fedcodist.settings import Problem, setting
 from fedcodist.topology import too_few
 from fedcodist.types import Array, Consumed, Info, Key, Method, Schedule, State, Tree
@@ -32,6 +32,9 @@ class MergedCodist(Method):
     # weight of the clients' gradient: a number, a schedule, or a table of these by pool; 1 is plain FedAvg
     alpha: Any = setting(Constant(0.5), reader=read_shares)
     distill: Distiller = Distiller(steps=32)  # the distillation of every round in which alpha is below 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "alpha", as_schedule(self.alpha, "MergedCodist.alpha", most=1.0))
 
     def round(self, fed: Federation, state: State, t: int, key: Key) -> tuple[State, Info]:
         theta = params_of(state)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from fedcodist.types import State, Tree
+    from fedcodist.types import Params, State, Tree
 from fedcodist.storage.durable import CheckpointError, Damaged, check_name, make_directory, read_file, rename, sync_directory, write_file
 from fedcodist.storage.sealed import seal, unseal
 
@@ -29,7 +29,7 @@ def encode(tree: Tree) -> bytes:
     from safetensors.numpy import save
 
     tensors: dict[str, np.ndarray] = {}
-    for name, leaf in _named(tree):
+    for name, leaf in named(tree):
         if name in tensors:
             raise ValueError(f"two tensors are called {name}")
         tensors[name] = np.asarray(leaf, order="C")  # ascontiguousarray would turn shape () into (1,)
@@ -57,7 +57,7 @@ def load(template: State, files: Mapping[str, bytes]) -> State:
             stored = dict(deserialize(files[pool]))
         except SafetensorError as error:
             raise Damaged(f"{pool}.safetensors: {error}") from error
-        wanted = dict(_named(template[pool]))
+        wanted = dict(named(template[pool]))
         for name in sorted(set(stored) | set(wanted)):
             there = _dtype_name(stored[name]["dtype"], stored[name]["shape"]) if name in stored else "nothing"
             here = _describe(wanted[name]) if name in wanted else "nothing"
@@ -71,12 +71,32 @@ def load(template: State, files: Mapping[str, bytes]) -> State:
     return state
 
 
+def parameters(template: Params, pool: str, data: bytes) -> Params:
+    """Only the parameters in a pool's file, if names, shapes and dtypes are those of the template."""
+    from safetensors.numpy import load as tensors
+
+    stored = {name.removeprefix("params/"): array for name, array in tensors(data).items() if name.split("/")[0] == "params"}
+    wanted = named(template)
+    found = {name: _describe(array) for name, array in stored.items()}
+    for name, leaf in wanted:
+        name = name or "params"  # a model whose parameters are one array
+        if found.pop(name, "nothing") != _describe(leaf):
+            raise CheckpointError(f"another model: {pool}/{name}: allowed {_describe(leaf)}, as the config describes it")
+    if found:
+        raise CheckpointError(f"another model: {pool}/{next(iter(found))}: only in the checkpoint")
+    leaves = [stored[name or "params"] for name, _ in wanted]
+    import jax
+
+    return jax.tree.unflatten(jax.tree.structure(template), leaves)
+
+
 def size_bytes(template: State) -> int:
     """Bytes of the tensors of a state, or of its shapes: for the free-space check before a run."""
-    return sum(_shape(leaf)[1].itemsize * int(np.prod(_shape(leaf)[0])) for tree in template.values() for _, leaf in _named(tree))
+    return sum(_shape(leaf)[1].itemsize * int(np.prod(_shape(leaf)[0])) for tree in template.values() for _, leaf in named(tree))
 
 
-def _named(tree: Tree) -> list[tuple[str, Any]]:
+def named(tree: Tree) -> list[tuple[str, Any]]:
+    """The leaves of a tree with their paths, such as `opt/0/mu/dense0/w`."""
     import jax
 
     pairs = jax.tree_util.tree_flatten_with_path(tree)[0]

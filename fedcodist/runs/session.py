@@ -25,6 +25,7 @@ from fedcodist.profile import timed, watch, whole
 from fedcodist.rule import Diverged
 from fedcodist.runs import checkpoint, clock, cost
 from fedcodist.runs.evaluation import is_due
+from fedcodist.runs.trained import described
 from fedcodist.train import Experiment, train
 from fedcodist.types import Engine
 
@@ -193,6 +194,7 @@ def _result(experiment: Experiment, state: Any, infos: list[Any], held_out: Any,
         **together,
         "cost": cost.of_rounds(fed, method, infos),
         "notes": list(fed.task.notes),
+        "task": described(fed.task),
     }
 
 
