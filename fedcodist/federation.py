@@ -204,11 +204,10 @@ class Federation:
 
     def step(self, state: State, grads: Mapping[str, Tree], t: int) -> State:
         """One step of the server optimizer of every pool that has a gradient, with the learning rate of round t."""
-        after: State = {}
+        after = dict(state)
         for name in self.names:
             pool, before = self.pools[name], state[name]
             if name not in grads:
-                after[name] = before
                 continue
             with timed("server step"):
                 params, opt, finite = ready(server_step(pool.server, before.params, before.opt, grads[name], pool.lr(t)))

@@ -41,10 +41,10 @@ class Faults:
     delay: float = setting(0.0, ge=0, le=10)  # standard deviation of the logarithm of a reply's time, whose median is 1
     deadline: float | None = setting(None, gt=0, le=1e9)  # later replies are not used
     byzantine: float = setting(0.0, ge=0, le=1)  # the share of clients that lie, the same ones in every round
-    attack: Attack = "sign_flip"
+    attack: Attack = "sign_flip"  # what a byzantine client sends: its reply with the other sign, scaled, with noise, or no numbers at all
     strength: float = setting(10.0, ge=0, le=1e9)  # what a lie is multiplied with; noise: its size, against the reply's own
-    over: float = setting(1.0, ge=1, le=100)
-    quorum: float = setting(0.0, ge=0, le=1)
+    over: float = setting(1.0, ge=1, le=100)  # how many clients are asked, as a multiple of the cohort
+    quorum: float = setting(0.0, ge=0, le=1)  # the share of a cohort below which the pool is skipped in that round
 
     def __post_init__(self) -> None:
         settings.check(self)

@@ -60,11 +60,12 @@ class Ray:
     private networks only if `allow_public`."""
 
     kind: ClassVar[str] = "ray"
-    workers: int = setting(0, ge=0, le=4096)
-    block: int = setting(5, ge=1, le=1024)
+    workers: int = setting(0, ge=0, le=4096)  # actors; 0: one for each core of the cluster
+    block: int = setting(5, ge=1, le=1024)  # clients that an actor trains at a time; the sums are made block by block
+    # clients of a block one after the other (scan) or side by side (vmap); auto: by the device
     form: Literal["auto", "scan", "vmap"] = "auto"
-    address: str = ""
-    allow_public: bool = False
+    address: str = ""  # host:port of a running cluster; empty: one on this machine, bound to loopback
+    allow_public: bool = False  # whether the address may be outside private networks
 
     def __post_init__(self) -> None:
         check(self)

@@ -13,10 +13,10 @@ from fedcodist.settings import checked, setting
 class Carriers:
     """Which clients carry a width: so many, a share of all, those with these attributes, or these ids. Nothing said: all that are left."""
 
-    take: int | None = setting(None, ge=1)
-    share: float | None = setting(None, gt=0, le=1)
-    where: dict[str, str] = field(default_factory=dict)
-    ids: tuple[str, ...] = ()
+    take: int | None = setting(None, ge=1)  # so many of the clients that wider widths have left, in the pool's order
+    share: float | None = setting(None, gt=0, le=1)  # this share of all clients of the pool
+    where: dict[str, str] = field(default_factory=dict)  # those whose attributes have these values
+    ids: tuple[str, ...] = ()  # exactly these clients
 
     def of(self, left: Sequence[str], many: int, attributes: Mapping[str, Mapping[str, object]]) -> list[str]:
         """Those among the clients that are left, of so many in all."""
@@ -30,8 +30,8 @@ class Carriers:
 class Width:
     """A share of every hidden width of the model, and the clients that carry it."""
 
-    rate: float = setting(1.0, gt=0, le=1)
-    clients: Carriers = Carriers()
+    rate: float = setting(1.0, gt=0, le=1)  # the share of every hidden width
+    clients: Carriers = Carriers()  # which clients carry it; all that are left if nothing is said
 
     @property
     def label(self) -> str:

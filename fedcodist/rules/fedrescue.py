@@ -32,8 +32,8 @@ class FedResCuE(Slices):
     kind: ClassVar[str] = "fedrescue"
     consumes: ClassVar[tuple[Consumed, ...]] = ()
     secure: ClassVar[bool] = True
-    samples: int = setting(2, ge=1, le=1000)
-    loss: float = setting(0.0, ge=0, lt=1)
+    samples: int = setting(2, ge=1, le=1000)  # how many narrower networks are drawn in each step, beside the client's own
+    loss: float = setting(0.0, ge=0, lt=1)  # the share of blocks of columns that a link loses
 
     def problems(self, pool: Pool) -> list[Problem]:
         found = super().problems(pool)

@@ -38,9 +38,9 @@ class FLANC(Widths):
     kind: ClassVar[str] = "flanc"
     consumes: ClassVar[tuple[Consumed, ...]] = ()
     secure: ClassVar[bool] = True
-    weight: float = setting(10.0, ge=0, le=1e6)
-    channels: float = setting(0.125, gt=0, le=1)
-    filters: float = setting(0.25, gt=0, le=1)
+    weight: float = setting(10.0, ge=0, le=1e6)  # lambda, the weight of the penalty that keeps the shared basis orthogonal
+    channels: float = setting(0.125, gt=0, le=1)  # the basis's input channels, as a share of a layer's
+    filters: float = setting(0.25, gt=0, le=1)  # the number of the basis's filters, as a share of a layer's
 
     def problems(self, pool: Pool) -> list[Problem]:
         path = f"pools.{pool.name}"

@@ -65,9 +65,9 @@ class HeteroFL(Slices):
     kind: ClassVar[str] = "heterofl"
     consumes: ClassVar[tuple[Consumed, ...]] = ("label counts",)
     secure: ClassVar[bool] = True
-    scaler: bool = True
-    mask_labels: bool = True
-    skip_absent: bool = True
+    scaler: bool = True  # whether a layer's outputs are divided by the width's rate
+    mask_labels: bool = True  # whether logits of classes that a client does not have are 0 in its loss
+    skip_absent: bool = True  # whether the output rows of a class are the mean over the clients that have it only
 
     def network(self, sub: Narrow, rate: float) -> Model:
         return scaled(sub.model, rate) if self.scaler else sub.model

@@ -36,10 +36,10 @@ class SplitMix(Widths):
     kind: ClassVar[str] = "splitmix"
     consumes: ClassVar[tuple[Consumed, ...]] = ()
     secure: ClassVar[bool] = True
-    rate: float = setting(0.5, gt=0, le=1)
-    bases: int = setting(0, ge=0, le=10_000)
-    scaler: bool = False
-    mask_labels: bool = False
+    rate: float = setting(0.5, gt=0, le=1)  # the width of each base network, as a share of the model's
+    bases: int = setting(0, ge=0, le=10_000)  # how many base networks there are; 0: 1 / rate
+    scaler: bool = False  # whether a layer's outputs are divided by the width's rate
+    mask_labels: bool = False  # whether logits of classes that a client does not have are 0 in its loss
 
     def problems(self, pool: Pool) -> list[Problem]:
         if not pool.model.spec or not isinstance(pool.model.spec.part, Mix):

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 class Widths(Rule):
     """A rule whose clients carry models of several widths; each width's clients are asked a question of their own."""
 
+    # the widths that clients train; each takes clients from those that the ones before it have left
     widths: tuple[Width, ...] = (Width(1.0, Carriers(share=0.5)), Width(0.5))
-    dynamic: bool = False
+    dynamic: bool = False  # whether every client draws its width anew in every round, with shares as probabilities
 
     def problems(self, pool: Pool) -> list[Problem]:
         path, rates = f"pools.{pool.name}.rule.widths", [width.rate for width in self.widths]
