@@ -400,6 +400,25 @@ def test_the_time_left_is_planned_and_then_measured():
     assert alone.left(waiting[:1]) == "about 20 s left"
 
 
+def test_what_this_machine_has_not_timed_is_timed_once_for_a_method(monkeypatch):
+    known = {"a": 200.0}
+    monkeypatch.setattr(running.clock, "left", lambda made: known.get(made.name))
+    monkeypatch.setattr(config, "assemble", lambda made, task, seed: made)
+    monkeypatch.setattr(running.timing, "measure", lambda made: known.update({made.name: 400.0}))
+
+    def job(family, method, name, rounds=100):
+        made = SimpleNamespace(name=name, rounds=rounds, task=None)
+        return running.Job(SimpleNamespace(family=family, method=method), 0, made, Path())  # type: ignore[arg-type]
+
+    monkeypatch.setattr(running.Job, "task", "task")
+    alike = [job("images", "fedavg", "a"), job("images", "fedavg", "b", 200)]
+    other = [job("images", "merged", "c"), job("images", "merged", "d")]
+    assert running.expected(alike) == {"a": 2.0, "b": 2.0} and running.expected([*alike, *other]) == {}
+    running._time([*alike, *other, job("language", "fedavg", "short", 15)], {"task": None}, quiet=True)
+    assert known == {"a": 200.0, "c": 400.0}, "not b, which is like a, nor d, nor what is sooner over than timed"
+    assert running.expected([*alike, *other]) == {"a": 2.0, "b": 2.0, "c": 4.0, "d": 4.0}
+
+
 SCRIPT = """
 import sys
 sys.path.insert(0, {tests!r})

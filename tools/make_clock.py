@@ -24,7 +24,7 @@ import make_docs
 from fedcodist import config, runs
 from fedcodist.reproduce.budgets import methods
 from fedcodist.reproduce.results import ENVIRONMENT, dump
-from fedcodist.runs import clock, session
+from fedcodist.runs import clock, session, timing
 
 FILE = make_docs.DOCS / "measured/clock.json"
 CASES = {  # {model: (config, period, steps of a periodic and of a merged distillation, batch)}
@@ -42,7 +42,7 @@ def one(model: str, method: str, rounds: int) -> dict[str, Any]:
     how = methods(period, steps, merged_steps, batch)[method]
     made = config.read(name, [f"rounds={rounds}", "seeds=[0]", f"method={how}", "name=clock"])
     experiment = config.build(made, 0)
-    times = clock.measure(experiment)
+    times = timing.measure(experiment)
     predicted = times.total(clock.parts(made))
     jax.clear_caches()  # a run finds compiled programs on the disk, and none in memory
     began, load = clock.now(), clock.Watch()

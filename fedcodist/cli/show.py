@@ -56,7 +56,7 @@ def _measured(experiment: Any, known: Any, quiet: bool) -> tuple[Any, str]:
     """This machine's times of an experiment, measured unless they are known and were taken in quiet; and why there are none."""
     from fedcodist.reports import progress
     from fedcodist.rule import Diverged
-    from fedcodist.runs import clock, cost
+    from fedcodist.runs import clock, cost, timing
 
     if known is not None and known.busy <= clock.BUSY and known.total(clock.parts(experiment.config)) is not None:
         return known, ""
@@ -65,6 +65,6 @@ def _measured(experiment: Any, known: Any, quiet: bool) -> tuple[Any, str]:
         if not quiet:
             print("timing a few rounds of these programs; --no-timing skips it", file=sys.stderr)
         with progress.counting(quiet) as tell:
-            return clock.measure(experiment, lambda rounds: tell(rounds, None, "rounds timed")), ""
+            return timing.measure(experiment, lambda rounds: tell(rounds, None, "rounds timed")), ""
     except (cost.NoMemory, Diverged) as error:
         return None, f": {error}"

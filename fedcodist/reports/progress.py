@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
@@ -40,7 +41,9 @@ class Live:
 
                 def render(self, task: Any) -> Text:
                     told = task.fields.get("left")
-                    return super().render(task) if told is None or task.finished else Text(remaining(told), style="progress.remaining")
+                    if told is None or task.finished:
+                        return super().render(task)
+                    return Text(str(timedelta(seconds=int(told))), style="progress.remaining")
 
             columns = (
                 TextColumn("{task.description}"),
@@ -70,14 +73,17 @@ class TimeLeft:
     rounds have taken so far."""
 
     def __init__(self, config: Config, t: int) -> None:
-        self._left, self._from, self._began = clock.countdown(config, t), t, time.monotonic()
+        self._left, self._from = clock.countdown(config, t), t
+        self._first, self._began = t, time.monotonic()
 
     def after(self, t: int) -> float | None:
         """After round t; None where such programs were never timed."""
         if self._left is None or not 0 <= t - self._from < len(self._left):
             return None
-        whole, left, took = self._left[0], self._left[t - self._from], time.monotonic() - self._began
-        return left * (took / (whole - left) if whole > left and took > SEEN * whole else 1.0)
+        if self._first == self._from < t:
+            self._first, self._began = t, time.monotonic()  # the first round may compile, which is no pace
+        first, left, took = self._left[self._first - self._from], self._left[t - self._from], time.monotonic() - self._began
+        return left * (took / (first - left) if first > left and took > SEEN * first else 1.0)
 
 
 class Screen(Live):

@@ -25,7 +25,7 @@ from fedcodist.reports.progress import Screen
 from fedcodist.reproduce import stores
 from fedcodist.reproduce.cells import Cell
 from fedcodist.rule import Diverged
-from fedcodist.runs import clock, session
+from fedcodist.runs import clock, session, timing
 from fedcodist.storage import durable, sealed
 
 RUNS, FAILED = "runs", "failed.json"
@@ -267,4 +267,4 @@ def _time(waiting: Sequence[Job], tasks: Mapping[str, Any], quiet: bool) -> None
         with Screen(quiet) as display:
             display.say(f"timing a few rounds of {family}/{method}, once on this machine")
         with suppress(Diverged):  # its run will say so
-            clock.measure(config.assemble(job.config, tasks[job.task], job.seed))
+            timing.measure(config.assemble(job.config, tasks[job.task], job.seed))

@@ -1,19 +1,18 @@
 """How long a run takes on this machine, from times of its own programs: a run is a count of parts, and each part has its seconds.
 
 The parts are the start, the rounds (one kind for each set of pools that is taught), the evaluations, the checkpoints and the result.
-`measure` times a few of each on a state that is thrown away; a real run times all of its own. Either is kept in the user's cache under a
-digest of the machine and of what a config's programs and their sizes depend on, so that seeds, rates and numbers of rounds share times.
-Deliberately absent: any guess from operations, and the test split, of which only the number of rows is used.
+`timing` times a few of each before a run, and a run all of its own. Either is kept in the user's cache under a digest of the machine and of
+what a config's programs and their sizes depend on, so that seeds, rates and numbers of rounds share times. Deliberately absent: any guess
+from operations.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
@@ -21,28 +20,19 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-import jax
-
-from fedcodist import keys
 from fedcodist.config import Config, essential, plain
 from fedcodist.engines.threads import cores
-from fedcodist.evaluate import ensemble, evaluate
-from fedcodist.runs import checkpoint, cost, evaluation
+from fedcodist.runs import evaluation
 from fedcodist.runs.environment import fingerprint
 from fedcodist.storage import cache, durable, sealed
 from fedcodist.storage.durable import CheckpointError, Damaged, StorageError
-from fedcodist.train import Experiment
-from fedcodist.types import Info
 
 FILE = "clock.json"
 ENTRIES = 500  # that are kept, the newest
 BUSY = 0.1  # the share of our cores that others may take in times that are believed
 ENOUGH = 5  # rounds that a run must have timed before its times are kept
-ROUNDS, SECONDS, LEAST, MOST = 4, 4.0, 1.0, 20  # of each kind: this many rounds, more for `LEAST` seconds, fewer after `SECONDS`
-MATTERS = 0.2  # the share of a run above which its start is timed again, with its programs compiled
 SLEPT = 3.0  # times the median: a machine that slept, or programs that were compiled anew
 START, ROUND, EVALUATE, CHECKPOINT, RESULT = "start", "round", "evaluate", "checkpoint", "result"
-ENSEMBLE, COUNT = "ensemble", "count"  # parts of the result
 Span = tuple[float, float]  # wall and CPU seconds
 
 
@@ -167,85 +157,6 @@ class Watch:
         if self._others is None or now is None or wall <= 0:
             return 0.0
         return min(1.0, max(0.0, (now - self._others - cpu) / (wall * cores())))
-
-
-def measure(experiment: Experiment, tell: Callable[[int], object] = lambda rounds: None) -> Times:
-    """Time a few rounds of each kind, an evaluation of held-out data and a checkpoint, on a state that is thrown away, and keep that.
-    `tell` hears how many rounds there were."""
-    config, fed, method = experiment.config, experiment.federation, experiment.method
-    watch, key = Watch(), keys.root(experiment.seed)
-    rounds: dict[str, list[int]] = {}
-    for t in range(1, config.rounds + 1):
-        rounds.setdefault(kind(method.students(fed.names, t)), []).append(t)
-    with watch.part(START):
-        state = jax.block_until_ready(method.init(fed, key))
-    scales, done = {}, 0
-    for name, those in rounds.items():
-        infos: list[Mapping[str, Info]] = []
-        while not _is_enough(len(infos) - 1, watch.spent(name) if infos else 0.0):
-            t = those[len(infos) * max(1, len(those) // MOST) % len(those)]  # from all of the run: cohorts differ in their clients
-            with watch.part(name):
-                state, info = jax.block_until_ready(method.round(fed, state, t, key))
-            infos.append(info)
-            tell(done := done + 1)
-        scales[name] = _to_average(experiment, those[0], infos[1:])
-    for _ in range(2):
-        with watch.part(EVALUATE):
-            evaluate(fed, method.models(fed, state), "held_out")
-        with watch.part(ENSEMBLE):
-            _together(experiment, state)
-        with watch.part(COUNT):
-            cost.of_average(fed, method, 1)
-    with tempfile.TemporaryDirectory(dir=cache.writable()) as directory:
-        for n in (1, 2):
-            with watch.part(CHECKPOINT):
-                checkpoint.write(Path(directory), n, state, {})
-    times = watch.times()
-    found = {name: (scales.get(name, 1.0) * wall, scales.get(name, 1.0) * cpu) for name, (wall, cpu) in times.parts.items()}
-    rows = len(fed.task.test.x) / len(fed.task.held_out.x)
-    one, together, counted = found[EVALUATE], found.pop(ENSEMBLE), found.pop(COUNT)  # the ensemble is evaluated on both splits
-    found[RESULT] = tuple(rows * one[i] + (1 + rows) * together[i] + counted[i] for i in (0, 1))
-    times = Times(found, times.rounds, times.busy)
-    whole = times.total(parts(config))
-    if whole and found[START][0] > MATTERS * whole[0]:
-        times = Times({**found, START: _start(experiment, rounds, found)}, times.rounds, times.busy)
-    remember(config, times)
-    return times
-
-
-def _together(experiment: Experiment, state: Any) -> None:
-    """What the result of a run asks of several models as one."""
-    if len(experiment.federation.names) > 1:
-        ensemble(experiment.federation, experiment.method.models(experiment.federation, state), "held_out")
-
-
-def _is_enough(timed: int, seconds: float) -> bool:
-    return timed >= 1 and (seconds >= SECONDS or timed >= MOST or (timed >= ROUNDS and seconds >= LEAST))
-
-
-def _start(experiment: Experiment, rounds: Mapping[str, Sequence[int]], found: Mapping[str, Span]) -> Span:
-    """What the first of everything takes longer where programs need only be read from the compilation cache, as a run finds them."""
-    jax.clear_caches()
-    watch, fed, method, key = Watch(), experiment.federation, experiment.method, keys.root(experiment.seed)
-    with watch.part(START):
-        state = jax.block_until_ready(method.init(fed, key))
-        for those in rounds.values():
-            state, _ = jax.block_until_ready(method.round(fed, state, those[0], key))
-        evaluate(fed, method.models(fed, state), "held_out")
-        _together(experiment, state)
-    wall, cpu = watch.times().parts[START]
-    once = [found[name] for name in (*rounds, EVALUATE)]
-    return max(0.0, wall - sum(span[0] for span in once)), max(0.0, cpu - sum(span[1] for span in once))
-
-
-def _to_average(experiment: Experiment, t: int, infos: Sequence[Mapping[str, Info]]) -> float:
-    """How much more a round of average clients computes than these did: clients of text have anything from ten examples to hundreds."""
-    average = cost.of_average(experiment.federation, experiment.method, t)
-    server, clients, found = sum(average["server_flops"].values()), sum(average["client_flops"].values()), 0.0
-    for pool, examples in average["examples"].items():
-        seen = fmean(info.get(pool, {}).get("examples", examples) for info in infos)
-        found += average["client_flops"][pool] * seen / examples
-    return (server + clients) / (server + found) if server + found > 0 else 1.0
 
 
 def name_of(config: Config) -> str:
