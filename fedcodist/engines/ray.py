@@ -165,24 +165,30 @@ def _gather(how: Ray, source: Source | None, population: Population, asks: Seque
     landed: dict[int, Part] = {}
     parts: dict[int, Part] = {}
     given = joined = 0
-    while joined < len(todo):
-        while given < len(todo) and free and given - joined < 2 * AHEAD * len(actors):  # what waits to be joined takes memory
-            a, block = todo[given]
-            own = {client: asks[a].own[client] for client in block} if asks[a].own else None  # type: ignore[index]
-            packed = None if source is not None else blocks.pack(asks[a], population[asks[a].pool], block, how.block)
-            actor = free.popleft()
-            flying[actor.run.remote(*questions[a], block, own, packed)] = given, actor
-            given += 1
-        with timed("clients"):
-            (ref,), _ = ray.wait(list(flying), num_returns=1)
-            number, actor = flying.pop(ref)
-            landed[number] = _come(ray, ref)
-        free.append(actor)
-        with timed("fold"):
-            while joined in landed:  # in the order of the blocks, whoever ran them
-                a, part = todo[joined][0], landed.pop(joined)
-                parts[a] = ready(blocks.join(asks[a], parts[a], part)) if a in parts else part
-                joined += 1
+    try:
+        while joined < len(todo):
+            while given < len(todo) and free and given - joined < 2 * AHEAD * len(actors):  # what waits to be joined takes memory
+                a, block = todo[given]
+                own = {client: asks[a].own[client] for client in block} if asks[a].own else None  # type: ignore[index]
+                packed = None if source is not None else blocks.pack(asks[a], population[asks[a].pool], block, how.block)
+                actor = free.popleft()
+                flying[actor.run.remote(*questions[a], block, own, packed)] = given, actor
+                given += 1
+            with timed("clients"):
+                (ref,), _ = ray.wait(list(flying), num_returns=1)
+                number, actor = flying.pop(ref)
+                landed[number] = _come(ray, ref)
+            free.append(actor)
+            with timed("fold"):
+                while joined in landed:  # in the order of the blocks, whoever ran them
+                    a, part = todo[joined][0], landed.pop(joined)
+                    parts[a] = ready(blocks.join(asks[a], parts[a], part)) if a in parts else part
+                    joined += 1
+    except BaseException:  # an error or an interrupt: nothing of this round goes on behind the next one
+        for ref in flying:
+            ray.cancel(ref)
+        how.host.give_up()
+        raise
     with timed("fold"):
         return [blocks.done(ask, parts[a]) for a, ask in enumerate(asks)]
 
