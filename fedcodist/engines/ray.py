@@ -274,7 +274,11 @@ def _import(local: bool) -> Any:
 def _connect(ray: Any, how: Ray) -> None:
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     if not how.address:
-        ray.init("local", num_cpus=how.workers or cores(), include_dashboard=False, _node_ip_address=LOOPBACK, **quiet)
+        try:
+            ray.init("local", num_cpus=how.workers or cores(), include_dashboard=False, _node_ip_address=LOOPBACK, **quiet)
+        except Exception as error:  # Ray raises nothing more definite
+            said = str(error).strip().partition("\n")[0]
+            raise NoCluster(str(Problem("engine.ray", "no cluster on this machine", "one that starts", said))) from error
         if any(node["NodeManagerAddress"] != LOOPBACK for node in ray.nodes()):
             ray.shutdown()
             said = "a cluster that listens outside this machine"
