@@ -43,6 +43,8 @@ ENVIRONMENT = {  # of a cluster that is started here; all of it must be said bef
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # or Ray would put this machine's outside address in the place of loopback
     "RAY_AUTH_MODE": "token",
+    "RAY_agent_register_timeout_ms": "300000",  # a busy machine takes longer to start than the half minute that Ray waits
+    "RAY_worker_register_timeout_seconds": "300",
 }
 
 Population = Mapping[str, Mapping[str, Examples]]
