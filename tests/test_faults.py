@@ -172,6 +172,22 @@ def test_spare_clients_stand_in_for_those_out_of_reach_in_the_order_of_the_draw(
         assert seen[-1].clients == tuple(sorted(there[:2]))
 
 
+def test_a_lie_that_is_no_number_fills_no_place():
+    faults = Faults(byzantine=0.5, attack="nan", over=2.0)
+    fed = faulty(gauss_federation(("small",), cohort=4), faults)
+    met = 0
+    for t in range(1, 6):
+        ask = fed.ask(fed.pools["small"], None, t, keys.root(0))
+        order = [*ask.clients, *ask.spare]
+        honest = [client for client in order if not faults.lies(KEY, client)]
+        until = order.index(honest[3]) + 1 if len(honest) > 3 else len(order)
+        asked = fed.engine._ask({}, ask)
+        assert asked.ask.clients == tuple(sorted(order[:until])) and asked.reasons["surplus"] == len(order) - until
+        assert [bool(lies) for _, lies in asked.ask.own.values()] == [faults.lies(KEY, client) for client in asked.ask.own]
+        met += until > 4
+    assert met and len(honest) in range(1, 8)
+
+
 @pytest.mark.parametrize("name", [*methods(), "scaffold", "krum"])
 def test_engines_agree_and_a_resumed_run_is_a_straight_one(name):
     rule = {"rule": Scaffold()} if name == "scaffold" else {"fold": Krum()} if name == "krum" else {}

@@ -43,6 +43,8 @@ ENVIRONMENT = {  # of a cluster that is started here; all of it must be said bef
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # or Ray would put this machine's outside address in the place of loopback
     "RAY_AUTH_MODE": "token",
+    "RAY_agent_register_timeout_ms": "300000",  # a busy machine takes longer to start than the half minute that Ray waits
+    "RAY_worker_register_timeout_seconds": "300",
 }
 
 Population = Mapping[str, Mapping[str, Examples]]
@@ -166,24 +168,30 @@ def _gather(how: Ray, source: Source | None, population: Population, asks: Seque
     landed: dict[int, Part] = {}
     parts: dict[int, Part] = {}
     given = joined = 0
-    while joined < len(todo):
-        while given < len(todo) and free and given - joined < 2 * AHEAD * len(actors):  # what waits to be joined takes memory
-            a, block = todo[given]
-            own = {client: asks[a].own[client] for client in block} if asks[a].own else None  # type: ignore[index]
-            packed = None if source is not None else blocks.pack(asks[a], population[asks[a].pool], block, how.block)
-            actor = free.popleft()
-            flying[actor.run.remote(*questions[a], block, own, packed)] = given, actor
-            given += 1
-        with timed("clients"):
-            (ref,), _ = ray.wait(list(flying), num_returns=1)
-            number, actor = flying.pop(ref)
-            landed[number] = _come(ray, ref)
-        free.append(actor)
-        with timed("fold"):
-            while joined in landed:  # in the order of the blocks, whoever ran them
-                a, part = todo[joined][0], landed.pop(joined)
-                parts[a] = ready(blocks.join(asks[a], parts[a], part)) if a in parts else part
-                joined += 1
+    try:
+        while joined < len(todo):
+            while given < len(todo) and free and given - joined < 2 * AHEAD * len(actors):  # what waits to be joined takes memory
+                a, block = todo[given]
+                own = {client: asks[a].own[client] for client in block} if asks[a].own else None  # type: ignore[index]
+                packed = None if source is not None else blocks.pack(asks[a], population[asks[a].pool], block, how.block)
+                actor = free.popleft()
+                flying[actor.run.remote(*questions[a], block, own, packed)] = given, actor
+                given += 1
+            with timed("clients"):
+                (ref,), _ = ray.wait(list(flying), num_returns=1)
+                number, actor = flying.pop(ref)
+                landed[number] = _come(ray, ref)
+            free.append(actor)
+            with timed("fold"):
+                while joined in landed:  # in the order of the blocks, whoever ran them
+                    a, part = todo[joined][0], landed.pop(joined)
+                    parts[a] = ready(blocks.join(asks[a], parts[a], part)) if a in parts else part
+                    joined += 1
+    except BaseException:  # an error or an interrupt: nothing of this round goes on behind the next one
+        for ref in flying:
+            ray.cancel(ref)
+        how.host.give_up()
+        raise
     with timed("fold"):
         return [blocks.done(ask, parts[a]) for a, ask in enumerate(asks)]
 
@@ -269,7 +277,11 @@ def _import(local: bool) -> Any:
 def _connect(ray: Any, how: Ray) -> None:
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     if not how.address:
-        ray.init("local", num_cpus=how.workers or cores(), include_dashboard=False, _node_ip_address=LOOPBACK, **quiet)
+        try:
+            ray.init("local", num_cpus=how.workers or cores(), include_dashboard=False, _node_ip_address=LOOPBACK, **quiet)
+        except Exception as error:  # Ray raises nothing more definite
+            said = str(error).strip().partition("\n")[0]
+            raise NoCluster(str(Problem("engine.ray", "no cluster on this machine", "one that starts", said))) from error
         if any(node["NodeManagerAddress"] != LOOPBACK for node in ray.nodes()):
             ray.shutdown()
             said = "a cluster that listens outside this machine"

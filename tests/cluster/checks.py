@@ -10,7 +10,6 @@ import os
 import signal
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcodist import config, testing
+from fedcodist.engines import blocks
 from fedcodist.engines import ray as engine
 from fedcodist.engines.compiled import Compiled
 from fedcodist.engines.ray import Ray
@@ -45,6 +45,14 @@ def last(experiment: Any) -> Any:
     return list(train(experiment))[-1]
 
 
+def ask_actors(what: Callable[[Any], Any]) -> list[Any]:
+    """What this function finds in each actor."""
+    import ray
+
+    assert engine._known is not None
+    return ray.get([actor.__ray_call__.remote(what) for actor in engine._known.actors])
+
+
 def identical() -> dict[str, list[bool]]:
     """For each case whether one and two workers give the bytes and the journal of the compiled engine."""
     found: dict[str, list[bool]] = {}
@@ -56,33 +64,29 @@ def identical() -> dict[str, list[bool]]:
     return found
 
 
-def loses_an_actor(rounds: int = 6) -> dict[str, Any]:
-    """Kill the process of an actor again and again while rounds go on."""
-    import ray
+def loses_an_actor(rounds: int = 5) -> dict[str, Any]:
+    """Kill the process of an actor three times, each in the middle of a round: some blocks have landed and others are on their way."""
+    steps = iter(train(made("quick/toy", [f"rounds={rounds}"], Ray(workers=2, block=1))))
+    state, come, lost, landed = next(steps).state, engine._come, [], 0
+    processes = ask_actors(lambda _: os.getpid())
 
-    experiment = made("quick/toy", [f"rounds={rounds}"], Ray(workers=2, block=1))
-    steps = iter(train(experiment))
-    state = next(steps).state
-    lost, over = [], threading.Event()
+    def kill(ray: Any, ref: Any) -> Any:
+        nonlocal landed
+        landed += 1
+        if landed == 4:
+            lost.append(processes[len(lost) % 2])
+            os.kill(lost[-1], signal.SIGKILL)
+        return come(ray, ref)
 
-    def kill() -> None:
-        while not over.wait(1.0) and len(lost) < 3:
-            process = ray.get(engine._known.actors[len(lost) % 2].process.remote())  # type: ignore[union-attr]
-            os.kill(process, signal.SIGKILL)
-            lost.append(process)
-
-    killer = threading.Thread(target=kill)
-    killer.start()
+    engine._come = kill
     try:
         for step in steps:
-            state = step.state
-            while len(lost) < min(step.t - 1, 3):  # so that kills fall into different rounds
-                time.sleep(0.05)
+            state, landed = step.state, 0 if len(lost) < 3 else 4
+            processes = ask_actors(lambda _: os.getpid())
     finally:
-        over.set()
-        killer.join()
+        engine._come = come
     expected = last(made("quick/toy", [f"rounds={rounds}"], Compiled(block=1))).state
-    return {"killed": len(lost), "same": same_bits(state, expected)}
+    return {"killed": len(set(lost)), "same": same_bits(state, expected)}
 
 
 def rss(process: int | str = "self") -> float:
@@ -100,8 +104,7 @@ def memory(rounds: int = 50) -> dict[str, Any]:
     for step in steps:
         seconds.append(time.monotonic() - start)
         if step.t in (10, rounds):
-            actors = engine._known.actors  # type: ignore[union-attr]
-            sizes = [rss(), *(rss(p) for p in ray.get([actor.process.remote() for actor in actors]))]
+            sizes = [rss(), *map(rss, ask_actors(lambda _: os.getpid()))]
             total, free = (resources().get("object_store_memory", 0) for resources in (ray.cluster_resources, ray.available_resources))
             found.append({"rss": sizes, "store": total - free})
         start = time.monotonic()
@@ -114,12 +117,10 @@ def memory(rounds: int = 50) -> dict[str, Any]:
 
 def compiles() -> int:
     """How many programs an actor has made in the last of twenty rounds of different cohorts: none."""
-    import ray
-
     counts = []
     for step in train(made("quick/toy", ["rounds=20", "pools.small.cohort=5"], Ray(workers=2, block=2))):
         if step.t in (10, 20):
-            counts.append(sum(ray.get([actor.programs.remote() for actor in engine._known.actors])))  # type: ignore[union-attr]
+            counts.append(sum(ask_actors(lambda _: blocks._run._cache_size())))  # type: ignore[attr-defined]
     return counts[1] - counts[0]
 
 
