@@ -108,7 +108,6 @@ def test_prefixes_cost_operations():
 
 
 def test_widths_that_do_not_lie_in_each_other_are_refused():
+    rule = FedResCuE((Width(0.5, Carriers(take=1)), Width(0.3)))
     with pytest.raises(SettingError, match=r"widths: got 0.3 inside 0.5; allowed rates whose widths, rounded up, lie in each other"):
-        gauss_federation(
-            ("small",), rule=FedResCuE((Width(0.5, Carriers(take=1)), Width(0.3))), fold=gauss_federation().pools["small"].fold
-        )
+        gauss_federation(("small",), rule=rule, model=lambda _: MLP((3,)))  # 2 units, and 0.6 of them is 2, not 1

@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from fedcodist.types import Model, Narrow, Params
+from fedcodist.types import Array, Model, Narrow, Params
 
 Places = tuple[np.ndarray, ...]  # of one parameter: the wide model's indices along each axis
 
@@ -57,9 +56,17 @@ def narrowed(model: Model, places: Mapping[str, Any]) -> Narrow:
         return _map(lambda leaf, at: leaf[np.ix_(*at)], wide, places)
 
     def paste(wide: Params, sub: Params) -> Params:
-        return _map(lambda leaf, at, new: jnp.asarray(leaf).at[np.ix_(*at)].set(new), wide, places, sub)
+        return _map(_pasted, wide, places, sub)
 
     return Narrow(model, cut, paste)
+
+
+def _pasted(leaf: Array, at: Places, new: Array) -> Array:
+    if not isinstance(leaf, np.ndarray):
+        return leaf.at[np.ix_(*at)].set(new)
+    leaf = leaf.copy()  # on the host, where it takes a hundredth of the time
+    leaf[np.ix_(*at)] = new
+    return leaf
 
 
 def _map(function: Any, params: Params, *others: Any) -> Params:

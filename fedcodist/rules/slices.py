@@ -57,10 +57,10 @@ class Slices(Widths):
         return {"held": tuple(self.nobody(pool) for _ in self.widths)}
 
     def talk(self, fed: Federation, pool: Pool, state: PoolState, t: int, key: Key) -> Generator[Sequence[Ask], Sequence[Answer], Told]:
-        subs, trained = _subs(pool, self), list(self.trains(pool).values())
+        subs, trained, wide = _subs(pool, self), list(self.trains(pool).values()), jax.device_get(state.params)
         asks = self.questions(fed, pool, fed.ask(pool, state.params, t, key), t, key)
         for k, ask in asks.items():
-            asks[k] = ask._replace(model=trained[k][0], work=trained[k][1], sent=subs[k].cut(state.params), fold=Sum())
+            asks[k] = ask._replace(model=trained[k][0], work=trained[k][1], sent=subs[k].cut(wide), fold=Sum())
         heard = dict(zip(asks, (yield list(asks.values())), strict=True))
         info = told({self.widths[k].label: answer for k, answer in heard.items()}, pool, t)
         held, sums = [self.nobody(pool) for _ in subs], []
@@ -69,19 +69,19 @@ class Slices(Widths):
             sums.append((subs[k], some))
             for j, part in parts.items():
                 held[j] = tree.add(held[j], part)
-        share = weights(state.params, list(zip(subs, held, strict=True)), pool.model.head)
-        return Told(overlap(state.params, sums, share), {"held": tuple(held)}, info)
+        share = weights(wide, list(zip(subs, held, strict=True)), pool.model.head)
+        return Told(overlap(wide, sums, share), {"held": tuple(held)}, info)
 
     def settle(self, fed: Federation, pool: Pool, before: PoolState, after: PoolState, grad: Tree, t: int) -> PoolState:
         # A distillation's gradient is merged into numbers that no client held, too: they then make their step.
         share = weights(before.params, list(zip(_subs(pool, self), before.kept["held"], strict=True)), pool.model.head)
-        return still(before, after, jax.tree.map(lambda w, g: (w > 0) | (g != 0), share, grad))
+        return still(before, after, jax.tree.map(lambda w, g: (w > 0) | (g != 0), share, jax.device_get(grad)))
 
     def models(self, fed: Federation, pool: Pool, state: PoolState) -> dict[str, Voice]:
-        found = super().models(fed, pool, state)
+        found, wide = super().models(fed, pool, state), jax.device_get(state.params)
         for width, sub in zip(self.widths, _subs(pool, self), strict=True):
             if width.rate < 1:
-                found[f"{pool.name}@{width.label}"] = Voice(self.network(sub, width.rate), sub.cut(state.params))
+                found[f"{pool.name}@{width.label}"] = Voice(self.network(sub, width.rate), sub.cut(wide))
         return found
 
     def trains(self, pool: Pool) -> dict[str, tuple[Model, Work]]:
