@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
-import os
 import re
-import warnings
 from typing import Any, NoReturn
 
 from fedcodist.errors import ConfigError
@@ -108,25 +106,8 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def prepare_jax() -> None:
-    """Keep freed memory for reuse, and cache compiled programs, so that a second run starts in seconds. FEDCODIST_CACHE names the cache;
-    if it is empty, there is none."""
-    from fedcodist.runs import memory
+    """Keep freed memory for reuse, and cache compiled programs."""
+    from fedcodist.runs import memory, programs
 
     memory.keep()
-    import jax
-
-    place = os.environ.get("FEDCODIST_CACHE")
-    if place is None:
-        home = os.environ.get("XDG_CACHE_HOME") or (os.environ.get("HOME") and os.path.join(os.environ["HOME"], ".cache"))
-        place = os.path.join(home, "fedcodist") if home else ""
-    try:
-        if place:
-            os.makedirs(place, mode=0o700, exist_ok=True)
-    except OSError:
-        return
-    if place and os.access(place, os.W_OK):
-        jax.config.update("jax_compilation_cache_dir", place)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-        jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
-        # JAX writes an entry in place: another process may read half of it, and then compiles for itself, which is all that is to be done.
-        warnings.filterwarnings("ignore", "Error reading persistent compilation cache entry")
+    programs.cache()
