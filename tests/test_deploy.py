@@ -2,16 +2,17 @@
 
 import stat
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from fedcodist import config
 from fedcodist.cli.main import main
-from fedcodist.deploy import apps, device, front, serving, site
+from fedcodist.deploy import apps, device, front, grid, serving, site
 from fedcodist.engines import wire
 from fedcodist.engines.roll import QUERY, Declared, declared, question
-from fedcodist.engines.wire import Parcel, Rejected
+from fedcodist.engines.wire import Fault, Parcel, Rejected
 from fedcodist.errors import ConfigError, DataError
 from fedcodist.methods import METHODS
 from fedcodist.objectives.classify import Classify
@@ -166,6 +167,24 @@ def test_the_door_lets_only_devices_in(path):
     scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "headers": [], "query_string": b""}
     asyncio.run(front.Front(1, "")(scope, receive, send))
     assert sent[0]["status"] == 403
+
+
+def test_one_reply_that_cannot_be_read_is_its_senders_fault_alone():
+    class Broken:
+        def pull_messages(self, messages):
+            if messages == ["bad"]:
+                raise TypeError("no record")
+            metadata = SimpleNamespace(reply_to_message_id="good" if messages == ["good"] else "another")
+            error = SimpleNamespace(code=8, reason="gone")
+            return [SimpleNamespace(metadata=metadata, has_error=lambda: True, error=error)]
+
+    post = grid.GridPost(Broken())
+    assert post.pull(["bad", "good", "none"]) == {"bad": Parcel("", {}), "good": Fault("died", "gone")}
+
+
+def test_of_two_nodes_with_one_name_only_the_first_counts():
+    nodes = [SimpleNamespace(node_id=number, name=name) for number, name in ((3, "anna"), (2, "anna"), (7, ""))]
+    assert grid.GridPost(SimpleNamespace(get_nodes=lambda: nodes)).nodes() == {"anna": 2, "node-7": 7}
 
 
 def test_a_watchdog_ends_what_hangs():

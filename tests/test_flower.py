@@ -18,6 +18,7 @@ from fedcodist.errors import ConfigError
 from fedcodist.methods import MergedCodist
 from fedcodist.rules import FedMiD, Scaffold
 from fedcodist.schedule import Constant
+from fedcodist.testing import check_engine
 from fedcodist.testing import finish as last
 from fedcodist.train import Experiment, train
 
@@ -102,6 +103,10 @@ def test_a_federation_of_devices_ends_with_the_bits_of_blocks_of_one():
     assert same_bits(last(fed, MERGED).state, finish(gauss_federation(engine=Compiled(block=1)), MERGED).state)
     asked = [(client, json.loads(parcel.text)) for client, kind, parcel in post.sent if kind == "train"]
     assert len(asked) <= 4 * 6 and any(len(said["questions"]) == 2 for _, said in asked)  # one message for both pools
+
+
+def test_it_keeps_the_contract_of_engines():
+    check_engine(world()[1])
 
 
 def test_no_tensor_of_the_large_model_goes_to_a_client_without_the_capacity():

@@ -6,13 +6,11 @@ import argparse
 import difflib
 import json
 import re
-import warnings
 from typing import Any, NoReturn
 
 from fedcodist.errors import ConfigError
 from fedcodist.reports.tables import FORMATS
 from fedcodist.settings import one_line
-from fedcodist.storage import cache
 
 
 class Parser(argparse.ArgumentParser):
@@ -108,16 +106,8 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def prepare_jax() -> None:
-    """Keep freed memory for reuse, and cache compiled programs, so that a second run starts in seconds. FEDCODIST_CACHE names the cache;
-    if it is empty, there is none."""
-    from fedcodist.runs import memory
+    """Keep freed memory for reuse, and compiled programs on disk."""
+    from fedcodist.runs import memory, programs
 
     memory.keep()
-    import jax
-
-    if place := cache.writable():
-        jax.config.update("jax_compilation_cache_dir", str(place))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-        jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
-        # JAX writes an entry in place: another process may read half of it, and then compiles for itself, which is all that is to be done.
-        warnings.filterwarnings("ignore", "Error reading persistent compilation cache entry")
+    programs.keep()

@@ -1,8 +1,7 @@
-"""Flower's two apps. Each message starts a process for the client's: it reads the site, answers, and is gone."""
+"""Flower's two apps. Each message starts a process for the client's: it reads the site, answers, and is gone; compiled programs stay."""
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from fedcodist.deploy.grid import GridPost, parcel, record
 from fedcodist.engines.roll import QUERY
 from fedcodist.engines.wire import Parcel
 from fedcodist.errors import ConfigError
-from fedcodist.runs import memory
+from fedcodist.runs import programs
 
 QUERY_SECONDS = 300.0
 SITE, DIRECTORY = "site", "directory"  # keys of a node's config and of a run's
@@ -48,7 +47,7 @@ def server_app() -> Any:
 
     @app.main()
     def main(grid: Any, context: Any) -> None:
-        _prepare()
+        programs.keep()
         serve(GridPost(grid), Path(str(context.run_config[DIRECTORY])))
 
     return app
@@ -65,22 +64,10 @@ def client_app() -> Any:
         where = context.node_config.get(SITE)
         if not where:
             raise ConfigError("node config: got no site; allowed site='FILE' (fedcodist deploy node starts a node with it)")
-        _prepare()
+        programs.keep()
         said = answer(message.metadata.message_type.split(".", 1)[0], parcel(message.content), Path(str(where)))
         return Message(record(said), reply_to=message)
 
     app.query()(reply)
     app.train()(reply)
     return app
-
-
-def _prepare() -> None:
-    """Compiled programs are kept: a process for each message would compile its own each time."""
-    memory.keep()
-    import jax
-
-    if place := os.environ.get("FEDCODIST_CACHE"):
-        os.makedirs(place, mode=0o700, exist_ok=True)
-        jax.config.update("jax_compilation_cache_dir", place)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-        jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)

@@ -23,6 +23,7 @@ from fedcodist.settings import Problem
 Say = Callable[[str], Any]
 TURN_SECONDS = 0.5
 WATCH_SECONDS = 20.0  # each look starts one of Flower's programs, which costs seconds of a core
+MOST_VAIN = 5  # starts of an experiment without a round between them, until it is given up
 FINAL = {2, 3, 4, 6, 7, 8, 9}  # failures that the same command would meet again
 
 
@@ -113,33 +114,75 @@ def register(directory: Path, key: Path, name: str) -> None:
 
 
 def run(directory: Path, say: Say, tend: Callable[[], None] = lambda: None) -> None:
-    """Run the server's experiment to its end; one whose processes were killed is started again, and goes on from its last round."""
-    here = read_server(directory)
-    read_config(directory, here)
-    outcome, log = directory / OUTCOME, _Tail(directory / LOG)
-    outcome.unlink(missing_ok=True)
-    number = None
-    looked = 0.0
-    while True:
-        tend()
-        for line in log.more():
-            say(line)
-        if outcome.is_file():
-            said = json.loads(outcome.read_text("utf-8"))
+    """Run the server's experiment to its end; one whose processes were killed is started again, and goes on from its last round. One that
+    is going on already is followed."""
+    read_config(directory, read_server(directory))
+    (directory / OUTCOME).unlink(missing_ok=True)
+    watched = _Watched(directory, say)
+    try:
+        while not watched.over():
+            tend()
+            time.sleep(TURN_SECONDS)
+    except BaseException:  # an interrupt: nothing goes on behind it
+        watched.stop()
+        raise
+
+
+class _Watched:
+    """The experiment, from outside of the process that runs it."""
+
+    def __init__(self, directory: Path, say: Say) -> None:
+        self._directory, self._say = directory, say
+        self._log, self._looked, self._vain = _Tail(directory / LOG), 0.0, 0
+        self._number = _going(directory)
+
+    def over(self) -> bool:
+        """Whether it came to its end. Ended, if it failed for good."""
+        said = self._outcome()
+        for line in self._log.more():
+            self._say(line)
+            if " round " in line:
+                self._vain = 0
+        if said is not None:
             if said["code"] == 0:
-                return
-            outcome.unlink()
+                return True
             if said["code"] in FINAL:
                 raise Ended(said["code"], said["lines"])
-            number = None
-        if time.monotonic() - looked > WATCH_SECONDS:
-            looked = time.monotonic()
-            if number is None:
-                number = _start(directory, say)
-            elif (status := _status(directory, number)) is not None and status.startswith("finished") and not outcome.is_file():
-                say(f"run {number} is {status}: starting another, which goes on from the last round")
-                number = None
-        time.sleep(TURN_SECONDS)
+            self._number = None
+        if time.monotonic() - self._looked > WATCH_SECONDS:
+            self._looked = time.monotonic()
+            self._look()
+        return False
+
+    def stop(self) -> None:
+        """End what runs."""
+        if self._number is not None:
+            self._say("stopping the experiment; every completed round is saved")
+            _flwr(self._directory, ["stop", self._number, "here"])
+
+    def _look(self) -> None:
+        if self._number is None:
+            if self._vain >= MOST_VAIN:
+                where = self._directory / HOME / "superexec.log"
+                raise Ended(70, [f"the experiment was started {self._vain} times without a round; {where} and flwr log say why"])
+            self._number = _start(self._directory, self._say)
+            self._vain += self._number is not None
+        elif (
+            (status := _status(self._directory, self._number))
+            and status.startswith("finished")
+            and not (self._directory / OUTCOME).is_file()
+        ):
+            self._say(f"run {self._number} is {status}: starting another, which goes on from the last round")
+            self._number, self._looked = None, 0.0
+
+    def _outcome(self) -> dict[str, Any] | None:
+        """What the experiment wrote when it ended, once."""
+        path = self._directory / OUTCOME
+        if not path.is_file():
+            return None
+        said = json.loads(path.read_text("utf-8"))
+        path.unlink()
+        return said
 
 
 def status(directory: Path) -> list[dict[str, Any]]:
@@ -238,6 +281,13 @@ def _start(directory: Path, say: Say) -> str | None:
         return None
     say(f"run {table['run-id']} started")
     return str(table["run-id"])
+
+
+def _going(directory: Path) -> str | None:
+    """The run that has not ended, if there is one."""
+    code, text = _flwr(directory, ["list", "here", "--format", "json"])
+    runs = [] if code else (_json(text) or {}).get("runs", [])
+    return next((str(run["run-id"]) for run in runs if not str(run.get("status", "")).startswith("finished")), None)
 
 
 def _status(directory: Path, number: str) -> str | None:

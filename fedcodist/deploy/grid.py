@@ -59,26 +59,26 @@ class GridPost:
         return found
 
     def pull(self, messages: Collection[str]) -> dict[str, Parcel | Fault]:
-        """The replies that have come. One that cannot be read is a fault of its sender only."""
-        try:
-            replies = list(self._grid.pull_messages(list(messages)))
-        except ValueError:
-            replies = [reply for message in messages for reply in self._alone(message)]
+        """The replies that have come. Each is asked for alone: one that cannot be read is a fault of its sender only."""
         found: dict[str, Parcel | Fault] = {}
-        for reply in replies:
-            asked = reply if isinstance(reply, str) else reply.metadata.reply_to_message_id
-            if asked not in messages:
-                continue
-            if isinstance(reply, str):
-                found[asked] = Parcel("", {})
-            elif reply.has_error():
-                found[asked] = Fault(CODES.get(reply.error.code, "failed"), (reply.error.reason or "")[:200])
-            else:
-                found[asked] = parcel(reply.content)
+        for message in messages:
+            try:
+                replies = [reply for reply in self._grid.pull_messages([message]) if reply.metadata.reply_to_message_id == message]
+                if replies:
+                    found[message] = _read(replies[0])
+            except Exception as error:
+                if _is_network(error):
+                    raise
+                found[message] = Parcel("", {})
         return found
 
-    def _alone(self, message: str) -> list[Any]:
-        try:
-            return list(self._grid.pull_messages([message]))
-        except ValueError:
-            return [message]
+
+def _read(reply: Any) -> Parcel | Fault:
+    if reply.has_error():
+        return Fault(CODES.get(reply.error.code, "failed"), (reply.error.reason or "")[:200])
+    return parcel(reply.content)
+
+
+def _is_network(error: Exception) -> bool:
+    """Whether the connection is at fault, and not what came over it."""
+    return isinstance(error, OSError) or type(error).__module__.startswith("httpx")
