@@ -87,7 +87,7 @@ LEADS = {
     "Models": "`model`, in a pool.",
     "Works": "`work`, in a pool: what a client does in a round.",
     "Folds": "`fold`, in a pool: how replies are combined.",
-    "Rules": "`rule`, in a pool: what it and its clients say to each other in a round.",
+    "Rules": "`rule`, in a pool: what it asks its clients in a round, and what it keeps between rounds.",
     "Servers": "`server`, in a pool: the optimizer that applies the clients' gradient. All rates can be tuned.",
     "Schedules": "Values that change with the round, such as `method.alpha`.",
     "Engines": "`engine`, how clients are run on this machine.",
@@ -177,9 +177,9 @@ def _type(hint: Any, field: dataclasses.Field | None = None) -> str:
     """A type in words, with links to sections."""
     meta = field.metadata if field else {}
     if meta.get("reader"):
-        return READ_AS[meta["reader"]]
+        return _known(READ_AS, meta["reader"], "READ_AS")
     if meta.get("kinds") is not None:
-        head = next(head for head, kinds in SECTIONS.items() if kinds is meta["kinds"])
+        head = next((head for head, kinds in SECTIONS.items() if kinds is meta["kinds"]), "") or _known({}, meta["kinds"], "SECTIONS")
         return f"[{_one(head)}](#{head.lower().replace(' ', '-')})"
     origin, args = typing.get_origin(hint), [arg for arg in typing.get_args(hint) if arg is not type(None)]
     if origin in (typing.Union, types.UnionType):
@@ -192,7 +192,13 @@ def _type(hint: Any, field: dataclasses.Field | None = None) -> str:
         return f"table of {_plural(_type(args[1]))}"
     if hint in PLAIN:
         return f"[table](#{PLAIN[hint].lower().replace(' ', '-').replace(chr(39), '')})"
-    return WORDS[hint]
+    return _known(WORDS, hint, "PLAIN, if it is a table without a kind")
+
+
+def _known(words: Mapping[Any, str], what: Any, where: str) -> str:
+    if what not in words:
+        raise LookupError(f"{getattr(what, '__name__', what)}: how the page should name this type of key is not said; add it to {where}")
+    return words[what]
 
 
 def _plural(word: str) -> str:

@@ -31,7 +31,7 @@ from fedcodist.runs.clock import BUSY
 from tools import architecture, config_page
 
 DOCS = Path(__file__).parent.parent / "docs"
-WIDTH = 140  # of a line
+WIDTH, BLOCK_WIDTH = 140, 100  # of a line, and of one in a block of output, which no page wraps
 
 
 def cli_page() -> str:
@@ -185,7 +185,7 @@ def demo(file: Path) -> str:
         f"It took {found['seconds']} seconds after the installation, with nothing compiled before, on {on['cores']} cores of an "
         f"{on['cpu']} ({found['date']}, jax {on['jax']}, kernels: {on['kernels'] or 'none'}), and printed:"
     )
-    lines = [textwrap.fill(line, WIDTH) for line in printed(found).splitlines()]
+    lines = [textwrap.fill(line, BLOCK_WIDTH) for line in printed(found).splitlines()]
     return "\n".join([textwrap.fill(took, WIDTH), "", "```text", *lines, "```"])
 
 

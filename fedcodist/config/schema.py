@@ -74,7 +74,7 @@ class PoolConfig:
     cohort: int = setting(20, ge=1)  # clients that are asked in a round
     work: Any = setting(LocalSGD(), kinds=WORKS)  # what a client does in a round
     fold: Any = setting(Mean.kind, reader=read_fold)  # how replies are combined
-    rule: Any = setting(Average(), kinds=RULES, silent=True)  # what the pool and its clients say to each other in a round
+    rule: Any = setting(Average(), kinds=RULES, silent=True)  # what the pool asks its clients, and what it keeps
     server: Any = setting(Adam(), kinds=SERVERS)  # the optimizer that applies the clients' gradient
     learns: Learns = Learns()  # the pool's model as a student
     teaches: Teaches = Teaches()  # the pool's model as a teacher
