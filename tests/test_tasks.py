@@ -9,6 +9,7 @@ import struct
 import sys
 import zipfile
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -350,8 +351,10 @@ def test_arrays_public_x(tmp_path):
 def test_arrays_images(tmp_path):
     x = np.random.Generator(np.random.PCG64(0)).integers(0, 256, (40, 9, 9, 1), np.uint8)
     path = npz(tmp_path, x=x)
-    assert Arrays(path).load().objective.images == Images(9)
-    assert Arrays(path, size=5, flip=False).load().objective.images == Images(5, flip=False)
+    plain = Images(9, flip=False, public_flips=False, mixup_beta=0.0)
+    assert Arrays(path).load().objective.images == plain
+    cropped = Arrays(path, size=5, flip=True).load()
+    assert cropped.objective.images == replace(plain, size=5, flip=True) and "augmentation is on: crops of 5 x 5, flips" in cropped.notes
     assert Arrays(path, images=False).load().objective.images is None
     says(path, "images of 9 x 9; allowed at least 10 x 10", size=10)
     says(npz(tmp_path), "for images = true", images=True)

@@ -16,13 +16,14 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 
-from fedcodist.cli import arguments, compare, data, deploy, export, export_model, listing, report, reproduce, run, show, tune
+from fedcodist.cli import arguments, compare, data, deploy, export, export_model, init, listing, report, reproduce, run, show, tune
 from fedcodist.cli.arguments import Parser
 from fedcodist.errors import Failure, Interrupted
 from fedcodist.settings import one_line
 
 VERBS = {
     "demo": run.demo,
+    "init": init.run,
     "run": run.run,
     "show": show.run,
     "list": listing.run,
@@ -52,6 +53,7 @@ def parser() -> Parser:
         return verbs.add_parser(name, help=help, description=help, epilog=f"example: {example}", parents=[*parents, shared])
 
     verb("demo", run.DEMO_HELP, run.DEMO_EXAMPLE, running, shown)
+    init.add(verb("init", init.HELP, init.EXAMPLE))
     run.add(verb("run", run.HELP, run.EXAMPLE, configured, running, shown))
     show.add(verb("show", show.HELP, show.EXAMPLE, configured, shown))
     listing.add(verb("list", listing.HELP, listing.EXAMPLE, shown))

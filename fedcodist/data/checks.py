@@ -70,6 +70,25 @@ def labels(where: str, y: np.ndarray, classes: int | None) -> np.ndarray:
     return y.astype(np.int32)
 
 
+def classes_of(where: str, y: np.ndarray, classes: int | None) -> tuple[np.ndarray, tuple[str, ...]]:
+    """y as int32, and the names of the classes where labels are text: in the order of the alphabet.
+
+    >>> classes_of("y", np.array(["dog", "cat", "dog"]), None)[0].tolist()
+    [1, 0, 1]
+    """
+    if y.dtype.kind not in "SU":
+        return labels(where, y, classes), ()
+    values = strings(where, y)
+    found, codes = np.unique(values, return_inverse=True)
+    wrong = [name for name in found.tolist() if not name or len(name) > LONGEST or not name.isprintable()]
+    if wrong:
+        row = int(np.flatnonzero(values == wrong[0])[0])
+        raise data_error(where, f"{show(wrong[0])} in row {row}", f"1 to {LONGEST} printable characters")
+    if not 2 <= len(found) <= (classes or MOST_CLASSES):
+        raise data_error(where, f"{len(found)} different labels", f"2 to {classes or MOST_CLASSES}")
+    return codes.astype(np.int32), tuple(found.tolist())
+
+
 def strings(where: str, column: np.ndarray) -> np.ndarray:
     """A column of strings, of UTF-8 bytes or of whole numbers as strings."""
     if column.dtype.kind == "S":

@@ -24,12 +24,12 @@ BLOCK = 4_096  # rows written at once
 
 @dataclass(frozen=True)
 class OwnFiles:
-    """Your own images or numbers: a folder of images a client, .npz, Parquet, a saved Hugging Face data set."""
+    """Your own images or numbers: a folder of images a client, .csv, .npz, Parquet, a saved Hugging Face data set."""
 
     kind: ClassVar[str] = "own"
     published: ClassVar[tuple[Published, ...]] = ()
     wants: ClassVar[str] = (
-        "a .npz or .parquet file, a directory of .npy or .parquet files, a saved data set, or a folder of images a client"
+        "a .csv, .npz or .parquet file, a directory of .npy or .parquet files, a saved data set, or a folder of images a client"
     )
     x: str = "x"  # the column of inputs
     y: str = "y"  # the column of labels
@@ -44,7 +44,7 @@ class OwnFiles:
     def prepare(self, source: Path, writer: Writer, progress: Progress) -> Mapping[str, Any]:
         roles = {"x": self.x, "y": self.y, "client": self.client, "domain": self.domain, "split": self.split, "public_x": "public_x"}
         wanted = {name for name in roles.values() if name} | set(self.also)
-        table = read_table(str(source), wanted, self.split)
+        table = read_table(str(source), wanted, self.split, self.x)
         self._check(str(source), table.columns, table.others)
         check_room(writer.partial, 2 * sum(column.nbytes for column in table.columns.values()))
         for name, column in table.columns.items():
@@ -64,7 +64,7 @@ class OwnFiles:
         for name, column in columns.items():
             if name not in (self.x, "public_x"):
                 checks.same_rows(f"{source}: {name}", column, len(x))
-        checks.labels(f"{source}: {self.y}", columns[self.y], None)
+        checks.classes_of(f"{source}: {self.y}", columns[self.y], None)
         for name in (self.client, self.domain):
             if name in columns:
                 checks.names(f"{source}: {name}", columns[name])

@@ -1,7 +1,8 @@
 """A table of somebody's own columns, from a path or from a Python function: `x`, `y` and whatever else was asked for, as arrays.
 
-The path is read by the reader for its format: a .npz file, a directory of .npy files, a Parquet file or a directory of its parts, a data
-set saved by Hugging Face `datasets`, or a folder of images for each client. What the columns must be is not known here (see `checks`).
+The path is read by the reader for its format: a .csv or .tsv file, a .npz file, a directory of .npy files, a Parquet file or a directory of
+its parts, a data set saved by Hugging Face `datasets`, or a folder of images for each client. What the columns must be is not known here
+(see `checks`).
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import numpy as np
 
 from fedcodist.errors import DataError, data_error
 from fedcodist.imports import function as import_function
-from fedcodist.readers import arrays, columns, files, folders
+from fedcodist.readers import arrays, columns, csv_table, files, folders
 from fedcodist.settings import show
 
-ALLOWED = "a .npz or Parquet file, a directory of .npy or .parquet files, a saved data set, or a folder of images"
+ALLOWED = "a .csv, .npz or Parquet file, a directory of .npy or .parquet files, a saved data set, or a folder of images"
 
 
 class Table(NamedTuple):
@@ -27,10 +28,12 @@ class Table(NamedTuple):
     columns: Mapping[str, np.ndarray]
     others: list[str]  # the names of the columns that were not asked for
     notes: list[str]  # for the user
+    labels: tuple[str, ...] = ()  # the names of the classes, where `y` numbers them already
 
 
-def read_table(path: str, wanted: set[str], split: str) -> Table:
-    """The wanted columns at a path; if the files are named after splits, the column `split` is made from the names."""
+def read_table(path: str, wanted: set[str], split: str, features: str = "x") -> Table:
+    """The wanted columns at a path; if the files are named after splits, the column `split` is made from the names. In a CSV file without
+    the column `features` all other numbers are that."""
     there = files.kind(path)
     if there == "a directory":
         try:
@@ -45,7 +48,9 @@ def read_table(path: str, wanted: set[str], split: str) -> Table:
             notes = [f"{folder.empty} clients have no image and are left out"] if folder.empty else []
             if folder.labels:
                 notes.append(f"labels from 0: {show(', '.join(folder.labels))[1:-1]}")
-            return Table(path, folder.columns, [], notes)
+            return Table(path, folder.columns, [], notes, tuple(folder.labels))
+    elif there == "a file" and csv_table.is_table(path):
+        return Table(path, *csv_table.read(path, wanted, features), [])
     elif there == "a file":
         with files.open_file(path) as file:
             start = file.read(16)

@@ -1,9 +1,9 @@
 """A user's own data by a config alone: the columns of a table in any supported format, or of a Python function.
 
-`x` [rows, ...] and `y` [rows] integer labels are required, and `client` [rows] or a `partition` that deals the rows to clients; `domain`,
-`split` (train, public, held_out, test) and `public_x` [rows, ...] are optional. A path is a .npz file, a directory of .npy files, a
-Parquet file or a directory of its parts, a data set saved by Hugging Face `datasets`, or a folder of images for each client. Whatever is
-wrong is a DataError of one line. Text has a task of its own.
+`x` [rows, ...] and `y` [rows], labels from 0 or by name, are required, and `client` [rows] or a `partition` that deals the rows to clients;
+`domain`, `split` (train, public, held_out, test) and `public_x` [rows, ...] are optional. A path is a .csv or .tsv file, a .npz file, a
+directory of .npy files, a Parquet file or a directory of its parts, a data set saved by Hugging Face `datasets`, or a folder of images for
+each client. Whatever is wrong is a DataError of one line. Text has a task of its own.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Arrays:
     images: bool | None = None  # whether x are images; bytes with four axes are, if not given
     size: int | None = setting(None, ge=1)  # height and width of the crop that a model sees; the whole image if not given
     pad: int = setting(0, ge=0, le=1_000)  # zero pixels added on every side before cropping
-    flip: bool = True  # whether training images are flipped left to right at random
-    public_flips: bool = True  # whether public images are flipped both ways at random (A19)
-    mixup_beta: float = setting(2.0, ge=0, le=1e3)  # mixup of public images: weights from Beta(b, b); 0 is off (A18)
+    flip: bool = False  # whether training images are flipped left to right at random
+    public_flips: bool = False  # whether public images are flipped both ways at random (A19)
+    mixup_beta: float = setting(0.0, ge=0, le=1e3)  # mixup of public images: weights from Beta(b, b); 0 is off (A18)
     overlap: Literal["error", "drop", "allow"] = "error"  # what to do with rows of public, held_out and test that are in a part before them
     split_seed: int = setting(0, ge=0, le=2**63 - 1)  # seed of the split into parts, the same for all seeds of a run
 
@@ -79,12 +79,15 @@ class Arrays:
         """Read the columns, check each of them, and divide the rows."""
         table = self._table()
         named, where = self._named(table)
-        x = checks.features(where["x"], named["x"])
+        notes: list[str] = []
+        x = self._rows_of(where["x"], checks.features(where["x"], named["x"]), notes)
         for name in (name for name in named if name not in ("x", "public_x")):
             checks.same_rows(where[name], named[name], len(x))
-        y = checks.labels(where["y"], named["y"], self.classes)
+        y, names = checks.classes_of(where["y"], named["y"], self.classes)
+        labels = names or table.labels
         key = keys.derive(keys.root(self.split_seed), self.kind)
-        notes = [f"columns not used: {', '.join(show(name)[1:-1] for name in table.others)}"] if table.others else []
+        notes += [f"columns not used: {', '.join(show(name)[1:-1] for name in table.others)}"] if table.others else []
+        notes += [f"labels from 0: {show(', '.join(names))[1:-1]}"] if names else []
         notes += table.notes
         domain, domains = None, ("all",)
         if "domain" in named:
@@ -98,9 +101,11 @@ class Arrays:
         if "client" in named and empty:
             notes.append(f"{empty} clients have no training examples and are left out")
         self._divide(rows, client, named, key, notes)
-        public_x = (
-            x[rows["public"]] if "public_x" not in named else checks.public_like(where["public_x"], named["public_x"], x, rows["public"])
-        )
+        if "public_x" in named:
+            given = self._rows_of(where["public_x"], checks.features(where["public_x"], named["public_x"]), [])
+            public_x = checks.public_like(where["public_x"], given, x, rows["public"])
+        else:
+            public_x = x[rows["public"]]
         public_x, rows = self._distinct(table.where, x, public_x, rows, notes)
         if "public_x" not in named:
             notes.append(f"the labels of {len(public_x)} public rows were dropped")
@@ -115,15 +120,19 @@ class Arrays:
         for name in self._extra():
             attributes[name] = checks.constant(f"{table.where}: {name}", table.columns[name], of_client)
         attributes["capacity"] = self.capacity.assign(of_client, keys.derive(key, "capacity"), attributes, clients.sizes())
+        images = self._images(where["x"], x)
+        if images is not None and (on := self._augmentation(images, x)):
+            notes.append(f"augmentation is on: {', '.join(on)}")
         return Task(
             name=self.kind,
-            objective=Classify(self._images(where["x"], x)),
+            objective=Classify(images),
             clients=clients,
             public=Examples(public_x),
             held_out=_split(x, y, client, domain, rows["held_out"]),
             test=_split(x, y, client, domain, rows["test"]),
-            classes=self.classes or int(y.max()) + 1,
+            classes=self.classes or len(labels) or int(y.max()) + 1,
             domains=domains,
+            labels=labels if self.classes in (None, len(labels)) else (),
             attributes=attributes,
             notes=tuple(notes),
         )
@@ -137,7 +146,7 @@ class Arrays:
         if self.function is not None:
             return call_for_table(self.function, wanted)
         assert self.path is not None
-        return read_table(str(_place(self.path)), wanted, self.split)
+        return read_table(str(_place(self.path)), wanted, self.split, self.x)
 
     def _extra(self) -> list[str]:
         """The columns that only the capacity refers to."""
@@ -217,6 +226,22 @@ class Arrays:
             if len(rows[part]):
                 kept[part] = rows[part][~again]
         return public_x, kept
+
+    def _rows_of(self, where: str, x: np.ndarray, notes: list[str]) -> np.ndarray:
+        """Grey images with an axis of channels, and bytes that are no images as numbers from 0 to 1; notes say so."""
+        if x.ndim == 3 and (self.images or (self.images is None and x.dtype == np.uint8)):
+            notes.append(f"{where}: grey images of {x.shape[1]} x {x.shape[2]}: an axis of channels was added")
+            return x[..., None]
+        if x.dtype == np.uint8 and (x.ndim != 4 or self.images is False):
+            notes.append(f"{where}: bytes were divided by 255")
+            return x.astype(np.float32) / 255
+        return x
+
+    def _augmentation(self, images: Images, x: np.ndarray) -> list[str]:
+        """What is done to images at random in training."""
+        said = {f"crops of {images.size} x {images.size}": bool(self.pad) or (images.size, images.size) != x.shape[1:3]}
+        said |= {"flips": self.flip, "flips both ways of public images": self.public_flips, "mixup of public images": self.mixup_beta > 0}
+        return [what for what, on in said.items() if on]
 
     def _images(self, where: str, x: np.ndarray) -> Images | None:
         if not (x.ndim == 4 and x.dtype == np.uint8 if self.images is None else self.images):
