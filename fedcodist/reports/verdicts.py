@@ -93,5 +93,10 @@ def _judgement(rows: Sequence[dict[str, Any]]) -> str:
     ):
         if len(found[kind]) == len(rows):
             return one if len(rows) == 1 else f"{'Both' if len(rows) == 2 else f'All {len(rows)}'} {many}"
-    words = {"gain": "A gain, above zero", "loss": "A loss, below zero", "unclear": "No difference is shown", "hint": "One seed, a hint only"}
+    words = {
+        "gain": "A gain, above zero",
+        "loss": "A loss, below zero",
+        "unclear": "No difference is shown",
+        "hint": "One seed, a hint only",
+    }
     return " ".join(f"{words[kind]}: {', '.join(names)}." for kind, names in found.items() if names)
