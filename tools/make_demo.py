@@ -1,5 +1,5 @@
 """Run the demo in a directory of its own and write docs/measured/demo.json: what it found on test and held-out images, how long it took,
-and on what. `make docs` then makes README's account of it from that file alone.
+and on what. `make docs` then makes the account in docs/first-run.md from that file alone.
 
 The file keeps rows and verdicts, not the text; it is only written if they give exactly what the demo printed. The compilation cache is a
 fresh one, so the time is that of somebody's first demo. Deliberately absent: reading runs that are already there, whose time is unknown.
@@ -30,7 +30,7 @@ DIGITS = 6
 
 
 def collect(recorded: Sequence[Any], seconds: float) -> dict[str, Any]:
-    """All that README needs of the runs of a demo."""
+    """All that the documentation needs of the runs of a demo."""
     twin, *others = arms.group(recorded)
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),

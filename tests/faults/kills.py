@@ -5,7 +5,7 @@
 A run is the real command line in its own process group. It is killed at a uniformly random time between its start and its expected end,
 started again, perhaps killed again (never with --once), until it gets to its end; then its whole directory (models, optimizers, journal,
 result; only timing and the lock may differ) and what it printed must be those of the reference. Kills that fall inside a save or a
-distillation are counted, because a test whose kills all land in start-up would show nothing. README's sentence on kills is made from
+distillation are counted, because a test whose kills all land in start-up would show nothing. The sentence in docs/runs.md is made from
 
     python tests/faults/kills.py --kills 50 --once --json docs/measured/kills.json
 
@@ -103,7 +103,7 @@ class Tally:
         return self.phases["save"] + self.phases["distillation"]
 
     def plain(self) -> dict[str, Any]:
-        """What README tells, as JSON can hold it."""
+        """What docs/runs.md tells, as JSON can hold it."""
         fell = {phase: self.phases[phase] for phase in PHASES.values()}
         return {"kills": self.kills, "runs": self.runs, "identical": self.runs - len(self.wrong), "fell": fell}
 
