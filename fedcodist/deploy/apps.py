@@ -39,7 +39,7 @@ def watchdog(seconds: float) -> Iterator[None]:
 
 def server_app() -> Any:
     """The ServerApp: the directory of its server stands in the run's config."""
-    from flwr.serverapp import ServerApp
+    from flwr.serverapp import ServerApp  # pyright: ignore[reportMissingImports]
 
     from fedcodist.deploy.serving import serve
 
@@ -55,8 +55,8 @@ def server_app() -> Any:
 
 def client_app() -> Any:
     """The ClientApp: the site's file stands in its node's config, where the server cannot change it."""
-    from flwr.app import Message
-    from flwr.clientapp import ClientApp
+    from flwr.app import Message  # pyright: ignore[reportMissingImports]
+    from flwr.clientapp import ClientApp  # pyright: ignore[reportMissingImports]
 
     app = ClientApp()
 

@@ -48,7 +48,7 @@ class Front:
         await self._pass(scope, raw, b"".join(body), send)
 
     async def _pass(self, scope: Any, raw: bytes, body: bytes, send: Any) -> None:
-        import httpx
+        import httpx  # pyright: ignore[reportMissingImports]
 
         headers = [(name, value) for name, value in scope["headers"] if name.decode().lower() not in HOP | {"host", "content-length"}]
         url = self._base + raw.decode("ascii") + (f"?{scope['query_string'].decode('ascii')}" if scope["query_string"] else "")
@@ -69,7 +69,7 @@ class Front:
         await send({"type": "http.response.body", "body": content})
 
     async def _live(self, receive: Any, send: Any) -> None:
-        import httpx
+        import httpx  # pyright: ignore[reportMissingImports]
 
         while True:
             message = await receive()
@@ -97,7 +97,7 @@ def main() -> None:
     for name in ("port", "behind"):
         parser.add_argument(f"--{name}", type=int, required=True)
     args = parser.parse_args()
-    import uvicorn
+    import uvicorn  # pyright: ignore[reportMissingImports]
 
     front = Front(args.behind, args.authority)
     uvicorn.run(

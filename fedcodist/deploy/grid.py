@@ -17,7 +17,7 @@ CODES = {1: "failed", 2: "failed", 3: "expired", 4: "expired", 5: "offline", 7: 
 
 def record(parcel: Parcel) -> Any:
     """A parcel as Flower's records."""
-    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict  # pyright: ignore[reportMissingImports]
 
     arrays = {name: Array("bytes", (len(data),), "numpy.ndarray", data) for name, data in parcel.arrays.items()}
     return RecordDict({TEXT: ConfigRecord({TEXT: parcel.text}), ARRAYS: ArrayRecord(arrays)})
@@ -25,7 +25,7 @@ def record(parcel: Parcel) -> Any:
 
 def parcel(content: Any) -> Parcel:
     """The parcel in Flower's records; an empty one, which nothing accepts, if there is none or more than that."""
-    from flwr.app import ArrayRecord, ConfigRecord
+    from flwr.app import ArrayRecord, ConfigRecord  # pyright: ignore[reportMissingImports]
 
     if set(content) != {TEXT, ARRAYS} or not isinstance(content[TEXT], ConfigRecord) or not isinstance(content[ARRAYS], ArrayRecord):
         return Parcel("", {})
@@ -50,7 +50,7 @@ class GridPost:
 
     def push(self, kind: str, parcels: Mapping[int, Parcel], seconds: float) -> dict[str, int]:
         """One message to each node. A node that its message could not be handed over for has none."""
-        from flwr.app import Message
+        from flwr.app import Message  # pyright: ignore[reportMissingImports]
 
         found: dict[str, int] = {}
         for node, one in parcels.items():  # singly: together they could be larger than what the server takes at once

@@ -48,7 +48,7 @@ def authority(directory: Path) -> None:
 def certificate(authority: Path, directory: Path, hosts: Sequence[str]) -> None:
     """A certificate of the server for these names and addresses: server.key and server.crt."""
     x509, hashes, ec = _library()
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key  # pyright: ignore[reportMissingImports]
 
     signer: Any = load_pem_private_key((authority / "ca.key").read_bytes(), None)
     issuer = x509.load_pem_x509_certificate((authority / "ca.crt").read_bytes())
@@ -71,7 +71,7 @@ def certificate(authority: Path, directory: Path, hosts: Sequence[str]) -> None:
 def device(directory: Path) -> None:
     """A device's key: node.key, and node.pub for the server."""
     _, _, ec = _library()
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat  # pyright: ignore[reportMissingImports]
 
     key = ec.generate_private_key(ec.SECP384R1())
     durable.write_file(directory / "node.key", key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
@@ -130,22 +130,22 @@ def _host(x509: Any, host: str) -> Any:
 
 
 def _write_key(path: Path, key: Any) -> None:
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat  # pyright: ignore[reportMissingImports]
 
     durable.write_file(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
 
 
 def _pem(built: Any) -> bytes:
-    from cryptography.hazmat.primitives.serialization import Encoding
+    from cryptography.hazmat.primitives.serialization import Encoding  # pyright: ignore[reportMissingImports]
 
     return built.public_bytes(Encoding.PEM)
 
 
 def _library() -> tuple[Any, Any, Any]:
     try:
-        from cryptography import x509
-        from cryptography.hazmat.primitives import hashes
-        from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography import x509  # pyright: ignore[reportMissingImports]
+        from cryptography.hazmat.primitives import hashes  # pyright: ignore[reportMissingImports]
+        from cryptography.hazmat.primitives.asymmetric import ec  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise ConfigError("deploy: got no package cryptography; allowed an installation with it: pip install 'fedcodist[deploy]'") from None
     return x509, hashes, ec
