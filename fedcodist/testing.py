@@ -79,7 +79,7 @@ def federation(
             "learns": Learns(lr=0.01, self_weight=0.1),
         }
         pools[name] = Pool(name, part(MLP((WIDTHS.get(name, 4 + 8 * i),))).build((FEATURES,), CLASSES), **fields | given)
-    return Federation(task, pools, topology, engine or Compiled(), rounds)
+    return Federation(task, pools, topology, engine or Compiled(block=2), rounds)  # one size of blocks: few programs
 
 
 def finish(fed: Federation, method: Method, rounds: int = ROUNDS, seed: int = 0) -> Step:
@@ -107,7 +107,7 @@ def check_method(method: Method, **given: Any) -> None:
     _check_resume(label, steps, lambda: Experiment(federation(**given), method, ROUNDS))
     for pools in (("small", "large"), ("small", "large", "third")):
         reference = finish(federation(pools, Serial(), **given), method, rounds=2)
-        for engine in (Compiled(), Compiled(form="vmap", block=2)):
+        for engine in (Compiled(block=2), Compiled(form="vmap", block=2)):
             _close(
                 label, reference.state, finish(federation(pools, engine, **given), method, rounds=2).state, f"{engine} and serial differ"
             )

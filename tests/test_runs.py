@@ -116,7 +116,7 @@ def test_an_adam_state_comes_back_bit_for_bit_from_shapes_or_values(path):
         for a, b in zip(jax.tree.leaves(back), jax.tree.leaves(state), strict=True):
             assert isinstance(a, jax.Array) and a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
     assert back["small"].opt[0].count.shape == () and int(back["small"].opt[0].count) == 1
-    tensors = [name for name, _ in checkpoint._named(state["small"])]
+    tensors = [name for name, _ in checkpoint.named(state["small"])]
     assert "params/dense0/w" in tensors and "opt/0/mu/dense0/w" in tensors and "opt/0/count" in tensors
 
 

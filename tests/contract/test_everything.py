@@ -41,9 +41,12 @@ def test_methods(name):
     testing.check_method(ALL[name])
 
 
+GENTLE = {"flanc": {"weight": 0.01}}  # its penalty's default is for wide layers: at the contract's client rate it diverges on a tiny one
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_rules(name):
-    testing.check_rule(RULES[name]())
+    testing.check_rule(RULES[name](**GENTLE.get(name, {})))
 
 
 CONSUMED = set(typing.get_args(Consumed))
