@@ -435,7 +435,7 @@ def test_data_that_is_missing(call, place):
     arrays()
     Path("data.npz").unlink()
     code, _, lines = call("run", "good.toml")
-    assert code == 3 and re.match(r"error: data.npz: got nothing at this path; allowed a .npz or Parquet file", lines[0])
+    assert code == 3 and re.match(r"error: data.npz: got nothing at this path; allowed a .csv, .npz or Parquet file", lines[0])
 
 
 def test_27_29_34_odd_clients_and_labels_are_told_and_the_run_goes_on(call):
@@ -790,7 +790,8 @@ def test_70_71_a_signal_saves_the_last_round_and_the_same_command_goes_on(call, 
     process.send_signal(signum)
     out, err = process.communicate(timeout=60)
     said = "interrupted: every completed round is saved; the same command goes on from there\n"
-    assert (process.returncode, out, err) == (128 + signum, "", said)
+    *ahead, last = err.splitlines(keepends=True)  # ahead: how long it will take, where this machine knows
+    assert (process.returncode, out, last, len(ahead) <= 1) == (128 + signum, "", said, True)
     (run,) = runs.find("runs")
     (saved,) = (run / "checkpoints").iterdir()
     assert 1 <= int(saved.name) == len(runs.read(run).rounds) < 300

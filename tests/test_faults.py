@@ -63,13 +63,13 @@ def test_noise_has_the_size_of_the_reply():
     assert values[2] - values[0] == pytest.approx(2 * (values[1] - values[0]), rel=1e-5) and values[1] != values[0]
 
 
-def test_a_lie_that_is_no_number_is_dropped_with_its_reason():
+def test_a_lie_that_is_no_number_is_dropped_as_any_such_reply():
     faults = Faults(byzantine=0.5, attack="nan")
     chosen = next(key(k) for k in range(100) if lying(faults, key(k)) == {"anna"})
     fed = dataclasses.replace(scalar_federation(), engine=Faulty(Compiled(), faults, chosen, ("a", "b")))
     _, grads, info = fed.gradients(fed.init(keys.root(0)), 1, keys.root(0))
     assert float(grads["a"]["w"]) == pytest.approx(1.0)  # Bert alone
-    assert (info["a"]["clients"], info["a"]["dropped"], info["a"]["reasons"]) == (1, 1, {"not finite": 1})
+    assert (info["a"]["clients"], info["a"]["dropped"]) == (1, 1) and "reasons" not in info["a"]  # a journal has those that are simulated
 
 
 def key(k: int) -> Any:

@@ -90,7 +90,6 @@ from fedcodist.methods import METHODS, FedAvg
 
 assert METHODS["fedavg"] is FedAvg and METHODS["slowly"] is mine.Slowly
 testing.check_method(mine.Slowly(k=2))
-testing.check_rule(mine.Twice())
 made = config.load("mine.toml")
 assert type(made.method) is mine.Slowly and type(made.federation.pools["only"].rule) is mine.Twice
 for given in ("method=slow", "method=wrong", "pools.only.rule=absent"):
