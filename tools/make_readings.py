@@ -3,7 +3,7 @@
     python tools/make_readings.py OUT [--seeds 100 101 102] [--layout 24/same]
 
 OUT keeps the FedAvg states and a line for each reading and seed; the same command again goes on. Held-out data alone is looked at, and the
-seeds are in no table. After each seed docs/measured/readings.json is written, from which `make docs` makes the table.
+seeds are in no table. After each seed docs/measured/readings.json is written.
 Readings that no config can express are written out below: targets mixed from the teachers' outputs on clean images, and an optimizer that
 the students of MergedCodist keep from round to round.
 """
