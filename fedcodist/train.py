@@ -28,7 +28,10 @@ class Experiment:
         if isinstance(self.rounds, bool) or not isinstance(self.rounds, int) or self.rounds < 1:
             raise SettingError([Problem("Experiment.rounds", show(self.rounds), "a whole number of at least 1")])
         pools = {name: replace(pool, lr=over_rounds(pool.lr, self.rounds)) for name, pool in self.federation.pools.items()}
-        object.__setattr__(self, "federation", replace(self.federation, pools=pools, rounds=self.rounds))  # rates decay over them
+        engine: Any = self.federation.engine
+        engine = engine.seeded(self.seed) if hasattr(engine, "seeded") else engine  # simulated faults are drawn by the seed
+        fed = replace(self.federation, pools=pools, engine=engine, rounds=self.rounds)  # rates decay over the rounds
+        object.__setattr__(self, "federation", fed)
         object.__setattr__(self, "method", self.method.over(self.rounds))
 
     def __repr__(self) -> str:  # not its arrays

@@ -41,7 +41,7 @@ MIXED = Faults(
 
 def faulty(fed: Any, faults: Faults) -> Any:
     pools = {name: dataclasses.replace(pool, spare=faults.spare(pool.cohort)) for name, pool in fed.pools.items()}
-    return dataclasses.replace(fed, pools=pools, engine=Faulty(fed.engine, faults, KEY, fed.names))
+    return dataclasses.replace(fed, pools=pools, engine=Faulty(fed.engine, faults, fed.names))
 
 
 def scalar_gradient(**given: Any) -> Any:
@@ -66,7 +66,7 @@ def test_noise_has_the_size_of_the_reply():
 def test_a_lie_that_is_no_number_is_dropped_as_any_such_reply():
     faults = Faults(byzantine=0.5, attack="nan")
     chosen = next(key(k) for k in range(100) if lying(faults, key(k)) == {"anna"})
-    fed = dataclasses.replace(scalar_federation(), engine=Faulty(Compiled(), faults, chosen, ("a", "b")))
+    fed = dataclasses.replace(scalar_federation(), engine=Faulty(Compiled(), faults, ("a", "b"), chosen))
     _, grads, info = fed.gradients(fed.init(keys.root(0)), 1, keys.root(0))
     assert float(grads["a"]["w"]) == pytest.approx(1.0)  # Bert alone
     assert (info["a"]["clients"], info["a"]["dropped"]) == (1, 1) and "reasons" not in info["a"]  # a journal has those that are simulated
@@ -296,7 +296,15 @@ def test_a_run_tells_the_reasons_in_its_journal_its_report_and_its_table(path, t
 
 
 def test_another_engine_takes_the_place_of_the_one_below():
-    engine = Faulty(Compiled(), Faults(dropout=0.1), KEY, ("a",))
+    engine = Faulty(Compiled(), Faults(dropout=0.1), ("a",))
     other = instead(engine, Serial())
     assert isinstance(other, Faulty) and other.engine == Serial() and other.faults == engine.faults
     assert instead(Compiled(), Serial()) == Serial()
+
+
+def test_a_run_of_another_seed_has_faults_of_its_own():
+    """Several seeds share one assembled experiment: each must have the faults that it has alone."""
+    first, alone = (config.load("quick/toy-faults", seed=seed) for seed in (0, 1))
+    shared = dataclasses.replace(first, seed=1)
+    draws = [one.federation.engine.key.tolist() for one in (first, shared, alone)]
+    assert draws[0] != draws[1] == draws[2]

@@ -97,8 +97,7 @@ def assemble(
     engine = config.engine.placed(Elsewhere.of(config, task)) if hasattr(config.engine, "placed") else config.engine
     fed = Federation(task, pools, table, engine)
     if config.faults != Faults():
-        faulty = Faulty(engine, config.faults, keys.derive(keys.root(seed), "faults"), fed.names)
-        fed = replace(fed, engine=faulty)
+        fed = replace(fed, engine=Faulty(engine, config.faults, fed.names))
     return Experiment(fed, method, config.rounds, seed, config)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import Any, Literal, NamedTuple
 
@@ -139,16 +139,20 @@ class _Asked(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Faulty:
-    """An engine whose clients fail. `pools` are in their canonical order, the largest model last; `key` belongs to the run."""
+    """An engine whose clients fail. `pools` are in their canonical order, the largest model last; an experiment sets `key` by its seed."""
 
     engine: Engine
     faults: Faults
-    key: Key
     pools: tuple[str, ...]
+    key: Key = field(default_factory=lambda: keys.derive(keys.root(0), "faults"))
 
     @property
     def host(self) -> Host:
         return self.engine.host
+
+    def seeded(self, seed: int) -> Faulty:
+        """The same for a run of this seed."""
+        return replace(self, key=keys.derive(keys.root(seed), "faults"))
 
     @property
     def workers(self) -> int:
