@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import re
 import shutil
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedcodist import config, settings
-from fedcodist.deploy import examples, keys
+from fedcodist.deploy import examples, files, keys
 from fedcodist.deploy.serving import SETTINGS, refused
 from fedcodist.errors import ConfigError
 from fedcodist.settings import Problem
@@ -106,16 +105,7 @@ def _aside(path: Path) -> Path:
 
 def read_node(directory: Path) -> Node:
     """The device that lives in this directory."""
-    path = directory / NODE
-    try:
-        table = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(settings.one_line(f"{path}: got a file that cannot be read; allowed TOML ({error})")) from None
-    problems: list[Problem] = []
-    made = settings.read_part(Node, table, "", problems)
-    if problems:
-        raise ConfigError("\n".join(f"{problem} ({path})" for problem in problems))
-    return made
+    return files.read(Node, directory / NODE)
 
 
 def _named(name: str) -> bool:

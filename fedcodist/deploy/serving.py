@@ -11,7 +11,6 @@ import json
 import math
 import os
 import time
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 from fedcodist import settings
 from fedcodist.config import Config, assemble, read
+from fedcodist.deploy import files
 from fedcodist.engines.flower import Flower, Terms
 from fedcodist.engines.roll import Declared, Roll
 from fedcodist.engines.roster import Roster
@@ -49,16 +49,7 @@ class Server:
 
 def read_server(directory: Path) -> Server:
     """The settings of the server that lives in this directory."""
-    path = directory / SETTINGS
-    try:
-        table = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(settings.one_line(f"{path}: got a file that cannot be read; allowed TOML ({error})")) from None
-    problems: list[Problem] = []
-    made = settings.read_part(Server, table, "", problems)
-    if problems or made is None:
-        raise ConfigError("\n".join(f"{problem} ({path})" for problem in problems))
-    return made
+    return files.read(Server, directory / SETTINGS)
 
 
 def read_config(directory: Path, server: Server) -> Config:

@@ -5,7 +5,6 @@ The server cannot name a file, a function or a task: it only ever learns how man
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,9 +14,10 @@ import numpy as np
 
 from fedcodist import imports, settings
 from fedcodist.data.table import read_table
-from fedcodist.errors import ConfigError, DataError, data_error
+from fedcodist.deploy import files
+from fedcodist.errors import DataError, data_error
 from fedcodist.registry import Registry
-from fedcodist.settings import Problem, setting
+from fedcodist.settings import setting
 from fedcodist.tasks import TASKS
 from fedcodist.types import Examples
 
@@ -84,15 +84,7 @@ class Site:
 
 def read(path: Path) -> Site:
     """The site of this file."""
-    try:
-        table = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(settings.one_line(f"{path}: got a file that cannot be read; allowed TOML ({error})")) from None
-    problems: list[Problem] = []
-    made = settings.read_part(Site, table, "", problems)
-    if problems:
-        raise ConfigError("\n".join(f"{problem} ({path})" for problem in problems))
-    return made
+    return files.read(Site, path)
 
 
 def load(site: Site, path: Path) -> Examples:
