@@ -19,7 +19,7 @@ from fedcodist.reproduce.results import ENVIRONMENT
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"<!-- (?:(\w+): from .*? by make docs|results: .*?) -->(.*?)<!-- end.*? -->", re.DOTALL)
-GENERATED = ("cli.md", "parts.md", "results.md", "findings.md")  # or compared with their tables when the page is made
+GENERATED = ("cli.md", "parts.md", "results.md", "all-results.md", "findings.md")  # or compared with their tables when the page is made
 TYPED = re.compile(r"\d+ (?:points?|seconds?|ms)\b|\d\.\d+ ?%|\[-?\d+\.\d+, -?\d+\.\d+\]|\d \+- \d|±|\d times (?:faster|slower)")
 
 

@@ -20,7 +20,21 @@ from fedcodist import config, runs
 from fedcodist.cli import arguments, reproduce
 from fedcodist.errors import ConfigError, DataError
 from fedcodist.reports import report
-from fedcodist.reproduce import cells, claims, elsewhere, figures, page, paper, results, running, sections, selection, stores, studies
+from fedcodist.reproduce import (
+    cells,
+    claims,
+    elsewhere,
+    figures,
+    front,
+    page,
+    paper,
+    results,
+    running,
+    sections,
+    selection,
+    stores,
+    studies,
+)
 from fedcodist.reproduce.budgets import BUDGETS, PAPER, SMALL, SMOKE, Budget, Family, methods
 from fedcodist.reproduce.claims import NOT, OPEN, REPRODUCED, Difference
 from fedcodist.runs import session
@@ -999,6 +1013,37 @@ def test_the_page_says_what_the_files_say(tmp_path):
     assert "| (vi) 600 public images suffice" in text
 
 
+def test_the_short_page_has_the_answer_and_the_papers_tables(tmp_path):
+    shipped(tmp_path / "results")
+    (tmp_path / "results/findings.md").write_text("## answer\n\nThe large model gains +5.00 [2.52, 7.48].\n")
+    page.write(tmp_path)
+    text = (tmp_path / "results.md").read_text()
+    answer = text[text.index("## The answer") : text.index("## Table 1")]
+    assert "| (vi) 600 public images suffice" in answer and "| reproduced |" in answer and "\nThe large model gains +5.00" in answer
+    assert "| 4,700 | PeriodicCodist | in-domain | 0-2 | 35.0 | – | 35.0 | +5.00 [2.52, 7.48] (+4.5) |" in text
+    assert "(results/table1-small-images.svg)" in text and text.index("## Table 1") < text.index("## What to bear in mind")
+    (tmp_path / "results/findings.md").write_text("## answer\n\nThe large model gains +5.01 [2.52, 7.48].\n")
+    with pytest.raises(DataError, match=r"findings.md, answer: got the number \+5.01"):
+        page.check(tmp_path)
+
+
+def test_the_short_page_has_each_table_at_the_largest_budget_that_ran_it():
+    small, large = ([*image_cell("periodic", "4700", "in-domain", *gains)] for gains in ((SURE, SURE), (NONE, SURE)))
+    for cell in large:
+        cell["rounds"] = 1500
+    found = [result_of("table1", *large, budget="paper"), result_of("table1", *small), result_of("figure4", *small)]
+    for r in found:
+        r["families"]["images"] |= {"columns": [*paper.IMAGE_SIZES], "paper_data": "CIFAR-100"}
+    text = front.render(found)
+    assert "1,500 rounds\n" in text and text.count("## Table 1") == 1 and "## Figure 4, public data: images, 300 rounds" in text
+    assert "\n| 4,700 | PeriodicCodist | in-domain | 0-2 | 30.0 |" in text  # and not small's 35.0
+
+
+def test_the_shipped_short_page_is_short():
+    words = (ROOT / "docs" / page.PAGE).read_text("utf-8").split()
+    assert len(words) <= 2_500
+
+
 def test_a_balanced_column_is_judged_and_shown_beside_the_central_one(tmp_path):
     made = [*image_cell("periodic", "4700", "in-domain", NONE, SURE), *image_cell("periodic", "15700", "in-domain", SURE, NONE)]
     made += image_cell("merged", "4700", "in-domain", NONE, SURE)[1:] + image_cell("merged", "15700", "in-domain", SURE, NONE)[1:]
@@ -1036,7 +1081,7 @@ def test_a_stale_page_fails_the_check(tmp_path):
     other = tmp_path / "README.md"
     other.write_text("before\n<!-- results: table1-small/images/4700 -->\nold\n<!-- end -->\nafter\n")
     assert page.check(tmp_path, [other]) == [
-        "results.md", "README.md", "table1-small-images.svg", "figure3-small-language.svg", "figure4-small.svg",
+        "results.md", "all-results.md", "README.md", "table1-small-images.svg", "figure3-small-language.svg", "figure4-small.svg",
     ]  # fmt: skip
     page.write(tmp_path, [other], drawn=True)
     assert page.check(tmp_path, [other]) == []
@@ -1045,7 +1090,7 @@ def test_a_stale_page_fails_the_check(tmp_path):
     assert text.startswith("before\n<!-- results:") and text.endswith("<!-- end -->\nafter\n") and "+5.00 [2.52, 7.48]" in text
     file = tmp_path / "results/table1-small.json"
     file.write_text(file.read_text().replace("0.0252", "0.0253"))
-    assert page.check(tmp_path, [other]) == ["results.md", "README.md"]
+    assert page.check(tmp_path, [other]) == ["results.md", "all-results.md", "README.md"]
     page.write(tmp_path, [other])
     assert page.check(tmp_path, [other]) == [] and "2.53" in other.read_text()
     other.write_text(other.read_text().replace("2.53", "2.54"))  # typed by hand
@@ -1129,7 +1174,7 @@ def test_without_results_there_is_a_page(tmp_path):
 
 
 def test_the_shipped_page_is_not_stale():
-    others = [path for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")] if path.name != page.PAGE]
+    others = [path for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")] if path.name not in (page.PAGE, page.EVERYTHING)]
     assert page.check(ROOT / "docs", others) == []
 
 

@@ -303,7 +303,7 @@ def test_findings_stand_below_their_table(tmp_path):
     page.write(tmp_path)
     assert page.check(tmp_path) == []
     file.write_text(file.read_text().replace("half a", "some"))
-    assert page.check(tmp_path) == ["results.md"]
+    assert page.check(tmp_path) == ["results.md", "all-results.md"]
 
 
 @pytest.mark.parametrize(

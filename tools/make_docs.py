@@ -386,7 +386,7 @@ def main() -> int:
             path.write_text(text, "utf-8")
         elif not path.is_file() or path.read_text("utf-8") != text:
             stale.append(str(path.relative_to(DOCS.parent)))
-    others = [DOCS.parent / "README.md", *(path for path in sorted(DOCS.rglob("*.md")) if path.name != "results.md")]
+    others = [DOCS.parent / "README.md", *(path for path in sorted(DOCS.rglob("*.md")) if path.name not in (page.PAGE, page.EVERYTHING))]
     found = [name for path in others for name in stale_blocks(path, write="--check" not in sys.argv)]
     if "--check" in sys.argv:
         stale += found + page.check(DOCS, others)

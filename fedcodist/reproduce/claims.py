@@ -46,14 +46,17 @@ class Verdict(NamedTuple):
     claim: paper.Claim
     verdict: str
     why: str
+    parts: tuple[Part, ...] = ()
 
 
 class Part(NamedTuple):
-    """One part of a claim, or a remark on it, which has no verdict."""
+    """One part of a claim, or a remark on it, which has no verdict. `paper` and `ours` are its numbers in short."""
 
     verdict: str
     why: str
     ran: bool = True
+    paper: str = ""
+    ours: str = ""
 
 
 class Difference(NamedTuple):
@@ -65,8 +68,13 @@ class Difference(NamedTuple):
     seeds: int
 
     def __str__(self) -> str:
+        return f"{self.short}, {self.seeds} seed{'' if self.seeds == 1 else 's'}"
+
+    @property
+    def short(self) -> str:
+        """Without the number of seeds."""
         interval = "" if self.low is None or self.high is None else f" [{points(self.low)}, {points(self.high)}]"
-        return f"{points(self.mean, sign=True)}{interval}, {self.seeds} seed{'' if self.seeds == 1 else 's'}"
+        return f"{points(self.mean, sign=True)}{interval}"
 
 
 Cells = Mapping[str, Mapping[str, Any]]  # by id
@@ -105,9 +113,9 @@ def judge(results: Sequence[Mapping[str, Any]]) -> list[Verdict]:
 
 def _verdict(claim: paper.Claim, parts: Sequence[Part], decides: bool) -> Verdict:
     if not decides:
-        return Verdict(claim, OPEN, f"embedded data decides nothing; {'; '.join(part.why for part in parts)}")
+        return Verdict(claim, OPEN, f"embedded data decides nothing; {'; '.join(part.why for part in parts)}", tuple(parts))
     why = "; ".join(f"{part.why}: {part.verdict.removesuffix(HERE)}" if part.ran else part.why for part in parts)
-    return Verdict(claim, combine([part.verdict for part in parts if part.verdict]), why)
+    return Verdict(claim, combine([part.verdict for part in parts if part.verdict]), why, tuple(parts))
 
 
 def combine(verdicts: Sequence[str]) -> str:
@@ -181,15 +189,18 @@ def _part(cells: Cells, name: str, verdict: str, what: str, gain: Difference | N
         return Part(OPEN, f"{what}: not run", ran=False)
     more = gain.high is not None and gain.high < printed / 100 and verdict == REPRODUCED
     beside = f"paper {points(printed / 100, sign=True)}" + (", which is more" if more else "") + (f"; limit: {limit}" if limit else "")
-    return _decided([cells[name]], cells, verdict, f"{what}: {gain}", f" ({beside})")
+    short = {"printed": points(printed / 100, sign=True), "ours": f"{what} {gain.short}"}
+    return _decided([cells[name]], cells, verdict, f"{what}: {gain}", f" ({beside})", **short)
 
 
-def _decided(mine: Sequence[Mapping[str, Any]], cells: Cells, verdict: str, why: str, more: str = "") -> Part:
+def _decided(
+    mine: Sequence[Mapping[str, Any]], cells: Cells, verdict: str, why: str, more: str = "", printed: str = "", ours: str = ""
+) -> Part:
     """Settings that nobody has tuned decide nothing, and neither does what is left when a run diverged."""
     against = [*mine, *(cells[cell["twin"]] for cell in mine if cell["twin"] in cells)]
     lost = sorted({seed for cell in against for seed in cell.get("diverged", {})})
     doubts = [*(f"seed {seed} diverged" for seed in lost), *([] if all(cell["tuned"] for cell in against) else ["untuned"])]
-    return Part(OPEN if doubts else verdict, ", ".join([why, *doubts]) + more)
+    return Part(OPEN if doubts else verdict, ", ".join([why, *doubts]) + more, paper=printed, ours=", ".join([ours, *doubts]))
 
 
 def _lift(cells: Cells, name: str, pool: str, effect: float, what: str, domain: str = "all") -> Part:
@@ -288,7 +299,8 @@ def _claim_5(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -
         fades = [up / 2 - rest for up, rest in zip(jump, kept, strict=True)]
         verdict = combine([is_positive(over(jump)), is_positive(over(fades))])
         why = f"{pool} on {domain}: {over(jump)} at once, {points(fmean(kept), sign=True)} {last} rounds later"
-        parts.append(_decided([cell], cells, verdict, f"{why}; half of the jump less what is left {over(fades)}"))
+        told = f"{pool} on {domain} {points(fmean(jump), sign=True)} at once, {points(fmean(kept), sign=True)} {last} rounds later"
+        parts.append(_decided([cell], cells, verdict, f"{why}; half of the jump less what is left {over(fades)}", ours=told))
     return parts
 
 
@@ -312,7 +324,10 @@ def _claim_6(cells: Cells, columns: Sequence[str], domains: Mapping[str, str]) -
         why = (
             f"{label}, both models: {some} with {int(sizes[0][len(start) :]):,} images, {whole} with all; the first less half of the second"
         )
-        parts.append(_decided([cells[sizes[0]], cells[f"{start}in-domain"]], cells, verdict, f"{why} {most or 'not paired'}"))
+        kept, of = (points(fmean(gain.values()), sign=True) for gain in (few, all_of_them))
+        told = f"{label} {kept} with {int(sizes[0][len(start) :]):,}, {of} with all"
+        mine = [cells[sizes[0]], cells[f"{start}in-domain"]]
+        parts.append(_decided(mine, cells, verdict, f"{why} {most or 'not paired'}", ours=told))
     return parts
 
 

@@ -1,7 +1,8 @@
-"""`docs/results.md` and marked blocks of other pages, from result files alone: no number on them is typed by hand.
+"""The page with everything that was run, and marked blocks of other pages, from result files alone: no number on them is typed by hand.
 
 A block is what stands between `<!-- results: NAME -->` and `<!-- end -->`, where NAME is one of `blocks`. `check` says which pages differ
-from what the result files give. Figures are only linked here, and drawn by `figures`.
+from what the result files give. Figures are only linked here, and drawn by `figures`; the page that readers
+see first is made by `front`.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from fedcodist.errors import data_error
-from fedcodist.reproduce import claims, figures, paper, results, sections, study_sections
+from fedcodist.reproduce import claims, figures, front, paper, results, sections, study_sections
 from fedcodist.reproduce.budgets import BUDGETS
 from fedcodist.settings import nearest
 
 Result = Mapping[str, Any]
-PAGE, FOLDER = "results.md", "results"
+PAGE, EVERYTHING, FOLDER = "results.md", "all-results.md", "results"
 MARK = re.compile(r"(<!-- results: (?P<name>[^>]*?) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 TITLES = {
     "table1": "Table 1: three sizes of the large model's pool, in-domain and out-of-domain public data",
@@ -28,26 +29,15 @@ TITLES = {
     "figure4": "Figure 4: how much public data is enough",
     "studies": "Studies that go beyond the paper",
 }
-INTRO = """# Results
+INTRO = """# All results
 
-Generated from result files of `fedcodist reproduce`: no number of a table is typed by hand, and those in findings are held against their
-table. Accuracies are percent on the test set, with the standard deviation over seeds after ±. "Gain" is the paired difference to plain
-FedAvg on the same seeds, clients and initial models, in points, with its 95 % interval (Student's t over seeds); one seed gives no
-interval. On text accuracy is the share of next words that are guessed, without ends of sentences, and an unknown word is always an error:
-the strictest of [three counts](paper.md); what StackExchange is, and how much of it, [data](data.md) says. A seed draws initial models,
-cohorts and batches; which client has which examples, and which clients a pool has, is the same for all, and so is the test set: the
-intervals say nothing about other splits, or about other test examples. Differences below about half a point are within what another 10,000
-test images would change, however narrow their interval.
-
-Cells may come from several machines: a gain is of runs from one, other differences between rows may be of two. Rows with other seeds have
-means that are not to be compared; what is paired is over the seeds that both have. A cell with more seeds than its budget asks for
-(`--seeds 0-4`) got the further ones after the first had been seen, of which its interval takes no account. In brackets after the paper's
-numbers is the paper's gain; it gives no seeds and no intervals. Tuned settings were found on held-out data and another seed, in shorter
-runs of the central column or of the shifted pools, and are used for all cells of their method ([how](tune.md)); the methods stand on
-FedAvg's rates, so behind them are FedAvg's trials and, in each search, at most as many of their own. |P_H| is the size of the large model's
-pool, a cell is one method on one pool size and one set of public data, and the central column is the pool size in the middle, |P_H| = 4,700
-for images. The paper chose it because FedAvg's two models do about equally well there; where ours do not, a balanced column is the pool
-size at which they do.
+Everything that `fedcodist reproduce` has run: no number of a table is typed by hand, and those in findings are held against their table.
+Accuracies are percent on the test set, with the standard deviation over seeds after ±. "Gain" is the paired difference to plain FedAvg on
+the same seeds, clients and initial models, in points, with its 95 % interval (Student's t over seeds); one seed gives no interval. In
+brackets after the paper's numbers is the paper's gain; it gives no seeds and no intervals. On text accuracy is the share of next words that
+are guessed, without ends of sentences, and an unknown word is always an error. |P_H| is the size of the large model's pool, and a cell is
+one method on one pool size and one set of public data. The central column is the pool size in the middle, |P_H| = 4,700 for images, which
+the paper chose because FedAvg's two models do about equally well there; where ours do not, a balanced column is the size at which they do.
 """
 
 
@@ -167,9 +157,10 @@ def fill(text: str, found: Sequence[Result], where: str = "page") -> str:
 
 
 def pages(docs: Path, others: Iterable[Path] = ()) -> dict[Path, str]:
-    """{path: text} of the results page and of every other page with blocks, as the result files in `docs` give them."""
+    """{path: text} of both pages of results and of every other page with blocks, as the result files in `docs` give them."""
     found = load(docs / FOLDER)
-    made = {docs / PAGE: render(found)}
+    story = study_sections.written(docs / FOLDER).get(study_sections.ANSWER, "")
+    made = {docs / PAGE: front.render(found, story, EVERYTHING, f"{FOLDER}/"), docs / EVERYTHING: render(found)}
     for path in others:
         text = path.read_text("utf-8")
         if "<!-- results:" in text:

@@ -36,8 +36,8 @@ def overview(found: Sequence[Result]) -> str:
             {
                 "what": f"`reproduce {r['table']} --budget {r['budget']}`",
                 "data": "; ".join(family["data"] for family in r["families"].values()),
-                "rounds (paper)": f"{_span(rounds)} ({r['paper_rounds']:,})",
-                "number of seeds": _span([len(cell["seeds"]) for cell in cells]),
+                "rounds (paper)": f"{span(rounds)} ({r['paper_rounds']:,})",
+                "number of seeds": span([len(cell["seeds"]) for cell in cells]),
                 "settings": _tuned(cells),
                 "cells finished": f"{sum(cell['state'] == 'done' for cell in cells)} of {len(cells)}",
                 "runs": str(len({(cell["run"], seed) for cell in cells for seed in cell["seeds"]})),
@@ -71,9 +71,7 @@ def table_1(r: Result, family: str, column: str, short: bool = False) -> str:
         if cell["state"] == "none" and cell["row"] not in paper.METHODS:
             idle.append(row_name(cell["row"]))
             continue
-        rows.append(
-            {"method": row_name(cell["row"]), "public data": _public(r, cell), "seeds": show_seeds(cell)} | _numbers(r, cell, "all")
-        )
+        rows.append({"method": row_name(cell["row"]), "public data": public(r, cell), "seeds": show_seeds(cell)} | _numbers(r, cell, "all"))
     rest = f"\nNot run, and not in the paper: {'; '.join(idle)}.\n" if idle else ""
     return f"{tables.render(rows, 'md')}\n{_warning(r, mine)}{rest}"
 
@@ -86,7 +84,7 @@ def _warning(r: Result, cells: Sequence[Mapping[str, Any]]) -> str:
     if not shared:
         return "\nRows differ in their seeds and share none, so their means are not to be compared.\n"
     told = [
-        f"{row_name(cell['row'])} ({_public(r, cell)}) {' / '.join(_gain_on(shared, r, cell, pool) for pool in paper.POOLS)}"
+        f"{row_name(cell['row'])} ({public(r, cell)}) {' / '.join(_gain_on(shared, r, cell, pool) for pool in paper.POOLS)}"
         for cell in cells
         if cell["seeds"] and cell["public"]
     ]
@@ -184,7 +182,7 @@ def ensembles(r: Result, family: str) -> str:
     for cell in r["cells"]:
         told = dig(dict(cell), "ensemble", "all")
         if told and cell["family"] == family and _central(r, cell):
-            row = {"method": row_name(cell["row"]), "public data": _public(r, cell), "seeds": show_seeds(cell)}
+            row = {"method": row_name(cell["row"]), "public data": public(r, cell), "seeds": show_seeds(cell)}
             rows.append(row | {"test accuracy, %": show_accuracy(told)})
     return tables.render(rows, "md") + "\n" if rows else ""
 
@@ -195,7 +193,7 @@ def costs(r: Result, family: str) -> str:
     for cell in r["cells"]:
         if cell["family"] == family and cell["cost"] and _central(r, cell):
             cost = cell["cost"]
-            rows.append({"method": row_name(cell["row"]), "public data": _public(r, cell)})
+            rows.append({"method": row_name(cell["row"]), "public data": public(r, cell)})
             rows[-1] |= {"client bytes": si(cost.get("client_bytes", 0), "B"), "client FLOPs": si(cost.get("client_flops", 0))}
             rows[-1] |= {"server FLOPs": si(cost.get("server_flops", 0)), "server steps": f"{cost.get('server_steps', 0):,.0f}"}
     return tables.render(rows, "md") + "\n" if rows else ""
@@ -207,7 +205,7 @@ def counts(r: Result, family: str) -> str:
     for cell in r["cells"]:
         of_pool = {pool: dig(dict(cell), "accuracy", pool, "all", "looser") for pool in paper.POOLS}
         if cell["family"] == family and all(of_pool.values()) and _central(r, cell):
-            row = {"method": row_name(cell["row"]), "public data": _public(r, cell), "seeds": show_seeds(cell)}
+            row = {"method": row_name(cell["row"]), "public data": public(r, cell), "seeds": show_seeds(cell)}
             for pool, looser in of_pool.items():
                 row[f"{pool}: any token may be guessed"] = f"{100 * looser['accuracy_no_eos']:.2f}"
                 row[f"{pool}: ends of sentences count too"] = f"{100 * looser['accuracy_nonpad']:.2f}"
@@ -334,7 +332,7 @@ def _numbers(r: Result, cell: Mapping[str, Any], domain: str, printed: bool = Tr
     return found
 
 
-def _public(r: Result, cell: Mapping[str, Any]) -> str:
+def public(r: Result, cell: Mapping[str, Any]) -> str:
     outside = r["families"][cell["family"]]["outside_data"]
     return {"": DASH, "out-of-domain": outside or "out-of-domain"}.get(cell["public"], cell["public"])
 
@@ -369,7 +367,7 @@ def _central_of(family: Mapping[str, Any]) -> str:
     return paper.central(paper.in_place(family["columns"], family.get("balanced")))
 
 
-def _span(counts: Sequence[int]) -> str:
+def span(counts: Sequence[int]) -> str:
     known = sorted(set(counts))
     return DASH if not known else f"{known[0]:,}" if len(known) == 1 else f"{known[0]:,} to {known[-1]:,}"
 

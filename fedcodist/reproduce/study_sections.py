@@ -23,7 +23,7 @@ from fedcodist.reproduce.sections import LINE
 from fedcodist.settings import nearest
 
 Result = Mapping[str, Any]
-FINDINGS = "findings.md"
+FINDINGS, ANSWER = "findings.md", "answer"  # the heading below which the sentences about the verdicts stand
 TITLES = {
     "cost": "How much server cost can be saved",
     "pools": "Three pools against two",
@@ -74,7 +74,7 @@ def study(r: Result, name: str) -> str:
     told = table(r, name)
     found = dig(dict(r), "findings", name)
     if found:
-        _check(found, told, f"{FINDINGS}, {_stem(r['budget'], name)}")
+        check(found, told, f"{FINDINGS}, {_stem(r['budget'], name)}")
     return f"### {TITLES[name]}\n\n{told}" + (f"\n{found}\n" if found else "")
 
 
@@ -217,22 +217,33 @@ def _cell(r: Result, name: str) -> Mapping[str, Any] | None:
 
 def with_findings(found: Sequence[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
     """Result files, those of studies with the paragraphs that are written about them."""
-    path = folder / FINDINGS
-    written = read_findings(path.read_text("utf-8")) if path.is_file() else {}
+    known = written(folder)
     told = []
     for r in found:
-        mine = {name: text for name in studies.STUDIES if (text := written.get(_stem(r["budget"], name)))}
+        mine = {name: text for name in studies.STUDIES if (text := known.get(_stem(r["budget"], name)))}
         told.append({**r, "findings": mine} if mine and r["table"] == "studies" else r)
     return told
 
 
+def written(folder: Path) -> dict[str, str]:
+    """The findings beside result files: {heading: paragraph}."""
+    path = folder / FINDINGS
+    return read_findings(path.read_text("utf-8")) if path.is_file() else {}
+
+
+def first_sentence(r: Result, name: str) -> str:
+    """The first sentence of what was found in a study, on one line: what the short page says of it."""
+    found = " ".join((dig(dict(r), "findings", name) or "").split())
+    return re.split(r"(?<=[.!?]) (?=[A-Z])", found, maxsplit=1)[0]
+
+
 def read_findings(text: str) -> dict[str, str]:
-    """{studies-BUDGET/STUDY: its paragraph} of a findings file. What stands before the first heading is for its writers.
+    """{studies-BUDGET/STUDY or answer: its paragraphs} of a findings file. What stands before the first heading is for its writers.
 
     >>> read_findings("For writers.\\n\\n## studies-small/cost\\n\\nHalf of it\\ncan be saved.\\n")
     {'studies-small/cost': 'Half of it\\ncan be saved.'}
     """
-    known = [_stem(budget, name) for budget in BUDGETS for name in studies.STUDIES]
+    known = [ANSWER, *(_stem(budget, name) for budget in BUDGETS for name in studies.STUDIES)]
     _, *parts = re.split(r"^## *(.*?) *$", text, flags=re.MULTILINE)
     found: dict[str, str] = {}
     for name, paragraph in zip(parts[::2], parts[1::2], strict=True):
@@ -243,7 +254,7 @@ def read_findings(text: str) -> dict[str, str]:
     return found
 
 
-def _check(paragraph: str, told: str, where: str) -> None:
+def check(paragraph: str, told: str, where: str) -> None:
     """Refuse a number, or a mean with another one's interval, that does not stand in the section itself."""
     there = {n for whole in TOLD.findall(told) for said in (whole, whole.split()[0]) for n in (said, said.lstrip("+"))}
     odd = [said for said in TOLD.findall(" ".join(paragraph.split())) if said not in there]
