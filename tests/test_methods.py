@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from worlds import finish, gauss_federation, methods, same_bits, scalar_federation
 
-from fedcodist import config, distill, keys, runs
+from fedcodist import config, distill, keys, runs, settings
 from fedcodist.cli import arguments, main
 from fedcodist.distill import Distiller
 from fedcodist.engines.compiled import Compiled
 from fedcodist.engines.serial import Serial
 from fedcodist.errors import ConfigError
-from fedcodist.federation import params_of
+from fedcodist.federation import Federation, params_of
 from fedcodist.methods import FedAvg, MergedCodist, PeriodicCodist
 from fedcodist.methods.merged import merge
 from fedcodist.pool import Learns, Teaches
@@ -191,6 +191,28 @@ def test_a_student_of_itself_becomes_surer_by_a_low_temperature():
         before, after = (np.asarray(jax.nn.softmax(pool.model.apply(params[name], fed.task.public.x, None))) for params in (theta, student))
         assert after.max(-1).mean() > before.max(-1).mean() + 0.02
         assert (after.argmax(-1) == before.argmax(-1)).mean() > 0.9
+
+
+def test_the_first_periodic_codistillation_can_be_moved_so_that_the_last_ends_the_run():
+    def rounds(**how):
+        method = PeriodicCodist(period=200, **how)
+        return [t for t in range(1, 1501) if method.students(["small"], t)]
+
+    assert rounds() == [200, 400, 600, 800, 1000, 1200, 1400]  # the paper's
+    assert rounds(first=300) == [300, 500, 700, 900, 1100, 1300, 1500]
+    assert rounds(first=1) == [1, 201, 401, 601, 801, 1001, 1201, 1401]
+    assert "first" not in settings.plain(PeriodicCodist()) and settings.plain(PeriodicCodist(first=300))["first"] == 300
+    assert PeriodicCodist(first=30).warnings(["small"], 20) == ["method.first: 30 is more than the 20 rounds: codistillation never happens"]
+
+
+def test_the_stream_of_public_data_begins_with_the_first_codistillation(monkeypatch):
+    fed, seen = scalar_federation(), []
+    monkeypatch.setattr(Federation, "codistill", lambda self, how, theta, t, key, nth: seen.append((t, nth)) or ({}, {}))
+    method = PeriodicCodist(period=2, first=3, distill=ONE_STEP)
+    state = method.init(fed, keys.root(0))
+    for t in range(1, 8):
+        state, _ = method.round(fed, state, t, keys.root(0))
+    assert seen == [(3, 0), (5, 1), (7, 2)]
 
 
 def test_periodic_codistillation_with_oneself_is_fedavg_but_for_the_restart():

@@ -16,6 +16,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from benches.report import doubts, top_of
@@ -24,9 +25,10 @@ from fedcodist.cli import main as main_cli
 from fedcodist.config import parts as parts_config
 from fedcodist.config import toml
 from fedcodist.errors import data_error
+from fedcodist.methods import BASELINE
 from fedcodist.reports import compare, tables
-from fedcodist.reproduce import page, results, sections
-from fedcodist.reproduce.numbers import show_gain, show_ids
+from fedcodist.reproduce import claims, page, results, sections
+from fedcodist.reproduce.numbers import show_difference, show_gain, show_ids
 from fedcodist.runs.clock import BUSY
 from tools import architecture, config_page
 
@@ -276,6 +278,31 @@ def clock(file: Path) -> str:
     return f"{textwrap.fill(f'{said}:', WIDTH)}\n\n{tables.render(rows, 'md')}"
 
 
+def readings(file: Path) -> str:
+    """What `make_readings.py` found: held-out gains over FedAvg from the same state, after one codistillation and some rounds later."""
+    found = json.loads(file.read_text("utf-8"))
+    at = {(row["layout"], row["reading"], row["seed"]): row for row in found["rows"]}
+    rows = []
+    for layout, reading in dict.fromkeys((row["layout"], row["reading"]) for row in found["rows"]):
+        if reading == BASELINE().label:
+            continue
+        seeds = [seed for of, name, seed in at if (of, name) == (layout, reading) and (of, BASELINE().label, seed) in at]
+        row: dict[str, Any] = {"layout": layout, "reading": reading, "seeds": show_ids(sorted(seeds))}
+        for when, said in (("after", "at once"), ("later", f"{found['later']} rounds later")):
+            for pool in ("small", "large"):
+                gains = [at[layout, reading, seed][when][pool] - at[layout, BASELINE().label, seed][when][pool] for seed in seeds]
+                row[f"{pool}, {said}"] = show_difference(claims.over(gains))
+        rows.append(row)
+    plain = [row["after"] for row in found["rows"] if row["reading"] == BASELINE().label and row["layout"] == found["rows"][0]["layout"]]
+    reached = " / ".join(f"{100 * fmean(of[pool] for of in plain):.1f}" for pool in ("small", "large"))
+    said = (
+        f"One codistillation in round {found['lesson']:,} of {found['rounds']:,}, from a saved state of FedAvg with {found['clients']} "
+        f"clients in the large pool (held-out accuracy there {reached} %, small / large); MergedCodist from that round on. Gains over "
+        f"going on with FedAvg, in points of held-out accuracy:"
+    )
+    return f"{textwrap.fill(said, WIDTH)}\n\n{tables.render(rows, 'md')}"
+
+
 def scale_simulated(file: Path) -> str:
     """The peaks of memory that `benches.scale` found."""
     found = json.loads(file.read_text("utf-8"))
@@ -346,6 +373,7 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "kills": kills,
     "tuning": tuning,
     "clock": clock,
+    "readings": readings,
     "scale_simulated": scale_simulated,
     "scale_on_paper": scale_on_paper,
     "fastest": fastest,

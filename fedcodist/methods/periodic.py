@@ -28,15 +28,16 @@ class PeriodicCodist(Method):
     period: int = setting(200, ge=1, le=10**7)  # rounds from one codistillation to the next; the paper's p
     distill: Distiller = Distiller(steps=200)  # each of these codistillations
     restart: bool = True  # whether the server optimizer's moments begin again after a codistillation (A29)
+    first: int = setting(0, ge=0, le=10**7, silent=True)  # round of the first codistillation; 0: after one period, as in the paper
 
     def round(self, fed: Federation, state: State, t: int, key: Key) -> tuple[State, Info]:
         state, grad, info = fed.gradients(state, t, key)
         state = fed.step(state, grad, t)  # line 3
         for i in grad:
             info[i]["grad_norm"] = float(tree.norm(grad[i]))
-        if t % self.period == 0:  # line 4
+        if self.teaches(t):  # line 4
             theta = params_of(state)
-            student, taught = fed.codistill(self.distill, theta, t, key, nth=t // self.period - 1)  # lines 5-7
+            student, taught = fed.codistill(self.distill, theta, t, key, nth=(t - self.begins) // self.period)  # lines 5-7
             for i in student:
                 info[i] |= taught[i] | {"codistilled": True, "dist_norm": float(tree.norm(tree.sub(theta[i], student[i])))}
             if self.restart:
@@ -45,13 +46,23 @@ class PeriodicCodist(Method):
                 state = {i: s._replace(params=student.get(i, s.params)) for i, s in state.items()}
         return state, info
 
+    @property
+    def begins(self) -> int:
+        """The round of the first codistillation."""
+        return self.first or self.period
+
+    def teaches(self, t: int) -> bool:
+        """Whether there is a codistillation in round t."""
+        return t >= self.begins and (t - self.begins) % self.period == 0
+
     def students(self, pools: Sequence[str], t: int) -> list[str]:
-        return list(pools) if t % self.period == 0 else []
+        return list(pools) if self.teaches(t) else []
 
     def problems(self, pools: Sequence[str]) -> list[Problem]:
         return too_few(pools)
 
     def warnings(self, pools: Sequence[str], rounds: int) -> list[str]:
-        if self.period <= rounds:
+        if self.begins <= rounds:
             return []
-        return [f"method.period: {self.period} is more than the {rounds} rounds: codistillation never happens"]
+        name = "first" if self.first else "period"
+        return [f"method.{name}: {self.begins} is more than the {rounds} rounds: codistillation never happens"]
