@@ -23,6 +23,7 @@ from fedcodist.reports import report
 from fedcodist.reproduce import (
     cells,
     claims,
+    clocks,
     elsewhere,
     figures,
     front,
@@ -1011,6 +1012,24 @@ def test_the_page_says_what_the_files_say(tmp_path):
     assert "(results/figure4-small.svg)" in text and "(results/figure3-small-language.svg)" in text
     assert "| small | questions | +5.00 [2.52, 7.48] | +0.00 [-0.25, 0.25] |" in text
     assert "| (vi) 600 public images suffice" in text
+
+
+def test_the_time_of_a_run_stands_beside_what_was_predicted():
+    def run(seed, *rows):
+        return SimpleNamespace(config={"seed": seed}, result={"seed": seed}, path=Path(f"seed-{seed}"), timing=list(rows))
+
+    first = {"round": 1, "seconds": 2.0, "expected_seconds": 100.0}
+    whole = run(0, first, {"round": 2, "seconds": 90.0, "evaluate_seconds": 10.0, "checkpoint_seconds": 3.0})
+    resumed = run(1, first, {"round": 2, "seconds": 90.0, "expected_seconds": 50.0})
+    unknown = run(2, {"round": 1, "seconds": 2.0}, {"round": 2, "seconds": 90.0})
+    assert clocks.taken([whole, resumed, unknown]) == {"0": [100, 105]}
+    twin, cell = image_cell("periodic", "4700", "in-domain", SURE, SURE)
+    was, here = ({**cell, "data": "d", "clock": clock} for clock in ({"0": [100, 105]}, {"1": [10, 9]}))
+    here["seeds"] = [1]
+    joined = elsewhere.join(result_of("table1", here), result_of("table1", twin, was))
+    assert joined["cells"][0]["clock"] == {"0": [100, 105], "1": [10, 9]}
+    text = page.section(result_of("table1", twin, was))
+    assert "| periodic/4700/in-domain | 0 | 100 to 100 | 105 to 105 | 1.05 to 1.05 |" in text
 
 
 def test_the_short_page_has_the_answer_and_the_papers_tables(tmp_path):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcodist.errors import data_error
-from fedcodist.reproduce import claims, figures, front, paper, results, sections, study_sections
+from fedcodist.reproduce import claims, clocks, figures, front, paper, results, sections, study_sections
 from fedcodist.reproduce.budgets import BUDGETS
 from fedcodist.settings import nearest
 
@@ -45,13 +45,20 @@ TABLE_1 = {  # what stands below a table: {its lead: what makes it}
     "Both models together, the mean of their probabilities, in the central column:": sections.ensembles,
     "Settings in the central column:": sections.settings,
     "What a run costs in the central column:": sections.costs,
+    "Predicted and real time of the runs:": lambda r, family: clocks.table(_cells(r, family)),
     "The central column by the two other counts of next words (A7):": sections.counts,
 }
 TABLE_2 = {
     "Settings:": sections.settings,
     "What a run costs:": sections.costs,
+    "Predicted and real time of the runs:": lambda r, family: clocks.table(_cells(r, family)),
     "All sentences of the test by the two other counts of next words (A7):": sections.counts,
 }
+
+
+def _cells(r: Result, family: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """The cells of a family, each under its name."""
+    return [(cell["id"].partition("/")[2], cell) for cell in r["cells"] if cell["family"] == family]
 
 
 def load(folder: Path) -> list[results.Result]:

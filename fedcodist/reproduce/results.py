@@ -20,7 +20,7 @@ from fedcodist.config import plain
 from fedcodist.errors import data_error
 from fedcodist.reports import curves, statistics
 from fedcodist.reports.arms import COSTS, by_seed, cost_of, dig, domains_of, number, pools_of, rounds_done, seed_of
-from fedcodist.reproduce import paper, studies
+from fedcodist.reproduce import clocks, paper, studies
 from fedcodist.reproduce.budgets import BUDGETS
 from fedcodist.reproduce.cells import Cell
 from fedcodist.reproduce.running import run_directory, run_key
@@ -144,6 +144,8 @@ def _cell(table: str, cell: Cell, mine: Sequence[Any], twin: Sequence[Any]) -> R
     }
     if ensemble := _ensemble(mine):
         found["ensemble"] = ensemble
+    if took := clocks.taken(mine):
+        found["clock"] = took
     if table == "studies":
         found["studies"] = dict(cell.studies)
         found["distilled"] = len({t for pool in pools for t in curves.codistilled(mine, pool)})  # rounds
