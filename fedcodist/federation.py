@@ -39,6 +39,7 @@ class Federation:
     topology: str | Mapping[str, Mapping[str, float]] = "complete"
     engine: Engine = field(default_factory=lambda: imports.function(ENGINE)())
     rounds: int | None = None  # R, which the students' learning rates decay over; an Experiment sets it
+    voices: Mapping[str, Voice] = field(default_factory=dict)  # teachers in a pool's place, by the pool's name
 
     def __post_init__(self) -> None:
         found = [] if self.pools else [Problem("pools", "none", "at least one pool")]
@@ -161,7 +162,7 @@ class Federation:
         taught = {i: hears[i] for i in self.names if i in wanted and hears.get(i)}
         if not taught:
             return {}, {}
-        known = {j: Voice(self.pools[j].model, theta[j]) for j in self.names} | dict(voices or {})
+        known = {j: Voice(self.pools[j].model, theta[j]) for j in self.names} | dict(self.voices) | dict(voices or {})
         speakers = {j: voice for j, voice in known.items() if any(j in teachers for teachers in taught.values())}
         model, params = next(iter(speakers.values()))
         pieces = distill.pieces(how, self.task.objective, model, params, self.task.public.x, len(speakers))

@@ -8,7 +8,7 @@ import numpy as np
 from fedcodist.distill import Distiller
 from fedcodist.engines.compiled import Compiled
 from fedcodist.federation import Federation
-from fedcodist.methods import FedAvg, FedDF, MergedCodist, PeriodicCodist
+from fedcodist.methods import FedAvg, FedDF, MergedCodist, PeriodicCodist, SteadyCodist
 from fedcodist.objectives.classify import Classify
 from fedcodist.pool import Learns, Pool
 from fedcodist.schedule import Constant
@@ -49,6 +49,7 @@ def methods() -> dict:
         "fedavg": FedAvg(),
         "periodic": PeriodicCodist(period=2, distill=SHORT),
         "merged": MergedCodist(alpha=Constant(0.5), distill=SHORT),
+        "steady": SteadyCodist(alpha=Constant(0.5), distill=SHORT),
         "feddf": FedDF(distill=SHORT),
     }
 

@@ -4,7 +4,8 @@ from fedcodist.methods.fedavg import FedAvg
 from fedcodist.methods.feddf import FedDF
 from fedcodist.methods.merged import MergedCodist
 from fedcodist.methods.periodic import PeriodicCodist
+from fedcodist.methods.steady import SteadyCodist
 from fedcodist.registry import Registry
 
-METHODS = Registry("methods", FedAvg, PeriodicCodist, MergedCodist, FedDF)
+METHODS = Registry("methods", FedAvg, PeriodicCodist, MergedCodist, SteadyCodist, FedDF)
 BASELINE = FedAvg  # the twin that every other method is measured against

@@ -50,7 +50,16 @@ def _added(was: Result, cell: Result) -> Result:
     clock = {"clock": took} if (took := {**was.get("clock", {}), **cell.get("clock", {})}) else {}
     commits = {"commits": sorted({*was.get("commits", ()), *cell.get("commits", ())})}
     done = {"seeds": seeds, "state": "done" if {*cell["wanted"]} <= {*seeds} else "partly"}
-    return {**was, **cell, **both, **clock, **commits, **done, "accuracy": accuracy, "diverged": {**was["diverged"], **cell.get("diverged", {})}}
+    return {
+        **was,
+        **cell,
+        **both,
+        **clock,
+        **commits,
+        **done,
+        "accuracy": accuracy,
+        "diverged": {**was["diverged"], **cell.get("diverged", {})},
+    }
 
 
 def _by_seed(was: Result, here: Result, others: Sequence[int], seeds: Sequence[int]) -> Result:
