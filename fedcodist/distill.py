@@ -7,7 +7,7 @@ distillations came before, so there is no iterator to save.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial, reduce
 from typing import Any, Literal, NamedTuple
@@ -124,6 +124,14 @@ def with_labels(target: Array, y: Array, weight: float) -> Array:
     return jnp.log((1 - weight) * jax.nn.softmax(target) + weight * truth)
 
 
+class Watch(NamedTuple):
+    """Who looks at the students while they learn: after every `every` steps, and after the last,
+    `see` is given {student: parameters}, and says who stops."""
+
+    every: int
+    see: Callable[[int, dict[str, Params]], Collection[str]]  # (steps so far, students)
+
+
 class TeacherBatch(NamedTuple):
     """The teachers' logits on the batches of some steps."""
 
@@ -199,11 +207,13 @@ def edge_steps(steps: int) -> int:
     return max(1, steps // 8)
 
 
-def pieces(distill: Distiller, objective: Objective, model: Model, params: Params, x: Array, teachers: int) -> int:
+def pieces(distill: Distiller, objective: Objective, model: Model, params: Params, x: Array, teachers: int, every: int) -> int:
     """How many equal pieces the steps are taken in: so that the teachers' logits stay within CHUNK_BYTES, and so that the teachers can
-    speak of the next piece while the students learn from the last, if that leaves pieces of a good length."""
+    speak of the next piece while the students learn from the last, if that leaves pieces of a good length. A piece ends after every `every`
+    steps."""
     rows = jax.ShapeDtypeStruct((distill.batch, *x.shape[1:]), x.dtype)
     logits = jax.eval_shape(lambda rows: model.apply(params, objective.public_inputs(rows), None), rows)
     fit = max(1, CHUNK_BYTES // (4 * logits.size * teachers))
-    possible = [n for n in range(1, distill.steps + 1) if distill.steps % n == 0 and distill.steps // n <= fit]
+    lengths = {n: distill.steps // n for n in range(1, distill.steps + 1) if distill.steps % n == 0}
+    possible = [n for n, length in lengths.items() if length <= fit and every % length == 0]
     return max((n for n in possible if distill.steps // n >= GOOD_LENGTH), default=possible[0])

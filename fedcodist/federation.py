@@ -150,12 +150,13 @@ class Federation:
         students: Iterable[str] | None = None,
         hears: Hears | None = None,
         voices: Mapping[str, Voice] | None = None,
+        watch: distill.Watch | None = None,
     ) -> tuple[dict[str, Params], Info]:
         """Students from theta, taught by theta: {student: parameters after `steps` steps}. A pool without a teacher is no student
         (DEVIATION D3).
 
         `nth` counts the distillations before this one, and with it the place in the stream of public data. `voices` are further teachers
-        that are no pool's model; `hears` says who hears whom instead of the topology.
+        that are no pool's model; `hears` says who hears whom instead of the topology; `watch` looks on, and may stop students.
         """
         wanted = self.names if students is None else students
         hears = {i: self.teachers(i) for i in self.names if self.table[i]} if hears is None else hears
@@ -165,9 +166,11 @@ class Federation:
         known = {j: Voice(self.pools[j].model, theta[j]) for j in self.names} | dict(self.voices) | dict(voices or {})
         speakers = {j: voice for j, voice in known.items() if any(j in teachers for teachers in taught.values())}
         model, params = next(iter(speakers.values()))
-        pieces = distill.pieces(how, self.task.objective, model, params, self.task.public.x, len(speakers))
+        looks = watch.every if watch else how.steps
+        pieces = distill.pieces(how, self.task.objective, model, params, self.task.public.x, len(speakers), looks)
         state = {i: (theta[i], how.optimizer().init(theta[i])) for i in taught}
         seen: dict[str, list] = {i: [] for i in taught}
+        learning, every = dict(taught), how.steps // pieces
         with timed("distil: public data"):
             order = np.split(how.rows(key, nth, len(self.task.public.x)), pieces)
         salt = keys.derive(key, "distill", t)
@@ -179,11 +182,16 @@ class Federation:
             if piece + 1 < pieces:  # the teachers never learn, so they can be a piece ahead of the students
                 ahead = self.engine.host.start(partial(speak, piece + 1))
             with timed_wait("distil: students"):
-                lesson = partial(self._learn, how, t, salt, state, heard, taught)
-                for i, after, *values in self.engine.host.map(lesson, reversed(taught)):  # the largest model takes longest
+                lesson = partial(self._learn, how, t, salt, state, heard, learning)
+                for i, after, *values in self.engine.host.map(lesson, reversed(learning)):  # the largest model takes longest
                     state[i] = after
                     seen[i].append([np.asarray(v) for v in values])
-        info = {i: _heard(i, taught[i], *(np.concatenate(v) for v in zip(*seen[i], strict=True))) for i in taught}
+            if watch and ((piece + 1) * every % watch.every == 0 or piece + 1 == pieces):
+                stopped = watch.see((piece + 1) * every, {i: state[i][0] for i in learning})
+                learning = {i: teachers for i, teachers in learning.items() if i not in stopped}
+                if not learning:
+                    break
+        info = {i: _heard(how, i, taught[i], *(np.concatenate(v) for v in zip(*seen[i], strict=True))) for i in taught}
         for i in taught:
             if not np.isfinite(info[i]["distill_loss"]).all():
                 raise Diverged("the distillation loss", i, t)
@@ -274,11 +282,13 @@ class Federation:
             return student, *jax.block_until_ready(distill.learn(pool.model, self.task.objective, how, *given))
 
 
-def _heard(student: str, teachers: Iterable[str], losses: np.ndarray, agreed: np.ndarray) -> Info:
+def _heard(how: Distiller, student: str, teachers: Iterable[str], losses: np.ndarray, agreed: np.ndarray) -> Info:
     """The loss of the first and the last steps, and how often the student's prediction agreed with each teacher's, before and after;
-    `agreed` if teachers and student gave the same distributions from the start."""
+    `agreed` if teachers and student gave the same distributions from the start. Of one that was stopped only the losses are known."""
     few = distill.edge_steps(len(losses))
-    alike = {"agreed": True} if losses[0] < distill.ROUNDING else {}
+    alike: Info = {"agreed": True} if losses[0] < distill.ROUNDING else {}
+    if len(losses) < how.steps:
+        teachers, alike = (), alike | {"steps": len(losses)}
     return alike | {
         "distill_loss": [float(losses[:few].mean()), float(losses[-few:].mean())],
         "agreement": {j: [float(agreed[:few, k].mean()), float(agreed[-few:, k].mean())] for k, j in enumerate(teachers) if j != student},

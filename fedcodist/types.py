@@ -324,6 +324,10 @@ class Method(Protocol):
         """{pool: how many models of its architecture spoke as teachers of these students}, in a round of which `info` tells."""
         return dict.fromkeys((teacher for student in students for teacher in fed.teachers(student)), 1)
 
+    def lessons(self, fed: Federation, student: str) -> int:
+        """How many distillations a student has in a round in which it is taught."""
+        return 1
+
     def over(self, rounds: int) -> Self:
         """The method for a run of so many rounds: schedules that span the run are given its length."""
         return self

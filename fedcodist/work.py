@@ -75,10 +75,12 @@ def descend(
     key: Any,
     pull: Callable[[Params], Params] | None = None,
     prox: Callable[[Params], Params] | None = None,
+    primal: Callable[[Params, Array], Params] | None = None,
 ) -> tuple[Params, Array]:
     """SGD from `sent` over the client's data: the parameters after it, and the mean loss on the way.
 
-    `pull` gives a gradient to add to that of the loss, `prox` maps the parameters after each step.
+    `pull` gives a gradient to add to that of the loss, `prox` maps the parameters after each step, and `primal`
+    gives the model of the parameters after so many steps, at which the gradient is taken.
     """
     batches = (data.n + how.batch - 1) // how.batch
 
@@ -95,7 +97,8 @@ def descend(
             real = b * how.batch + jnp.arange(how.batch) < data.n
             drop, distort = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, 2 * e + 1), b))
             x = objective.inputs(data.x[rows], distort if how.augment else None)
-            value, grad = jax.value_and_grad(loss)(params, x, data.y[rows], real, drop)
+            at = params if primal is None else primal(params, e * batches + b)
+            value, grad = jax.value_and_grad(loss)(at, x, data.y[rows], real, drop)
             if pull is not None:
                 grad = tree.add(grad, pull(params))
             # The rate depends on the whole gradient: otherwise XLA begins updates early, and for that copies all parameters in every step.

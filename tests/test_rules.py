@@ -205,7 +205,7 @@ def test_an_ensemble_of_one_client_teaches_its_own_mean_nothing():
 
 
 def test_the_ensemble_is_the_mean_of_all_clients_logits():
-    from fedcodist.methods.feddf import ensemble
+    from fedcodist.methods.ensembles import ensemble
 
     fed = gauss_federation()
     models = [fed.pools[name].model for name in fed.names]

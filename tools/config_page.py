@@ -25,6 +25,7 @@ from fedcodist.data.partition import PARTITIONS, read_partition
 from fedcodist.distill import Distiller
 from fedcodist.engines.faults import Faults
 from fedcodist.folds import FOLDS
+from fedcodist.methods.validation import Validation
 from fedcodist.pool import Learns, Teaches
 from fedcodist.rules.carriers import Carriers, Width
 from fedcodist.settings import plain
@@ -65,6 +66,7 @@ PLAIN: dict[Any, str] = {  # tables without a kind: {class: its heading}
     Learns: "A pool as a student",
     Teaches: "A pool as a teacher",
     Distiller: "A distillation",
+    Validation: "A choice by labels",
     Capacity: "Capacities",
     Faults: "Simulated faults",
     Width: "Widths of a rule",
@@ -77,6 +79,7 @@ LEADS = {
     "A pool as a student": "`learns`, in a pool.",
     "A pool as a teacher": "`teaches`, in a pool.",
     "A distillation": "`distill`, in a method. The defaults of `steps` are each method's own.",
+    "A choice by labels": "`validate`, in `feddf`.",
     "Capacities": "`capacity`, in a task. Levels are dealt by share in a random order, taken from a column, or go with an attribute.",
     "Simulated faults": "`[faults]`. A pool's question goes to `over` times its cohort; the first replies that make a cohort are used.",
     "Widths of a rule": "`widths`, in a rule that trains parts of a model: one table for each width, the widest first.",

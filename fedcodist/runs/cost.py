@@ -82,8 +82,9 @@ def of_rounds(fed: Federation, method: Method, rounds: Iterable[Mapping[str, Inf
         if not students or distill is None:
             continue
         for name in students:
-            server_flops[name] += distill.steps * distill.batch * training[name]
-            steps[name] += distill.steps
+            taken = pools[name].get("steps", distill.steps * method.lessons(fed, name))
+            server_flops[name] += taken * distill.batch * training[name]
+            steps[name] += taken
         for name, many in method.speakers(fed, students, pools).items():  # a frozen model speaks once for all of its students
             server_flops[name] += many * distill.steps * distill.batch * forward[name]
     return {
