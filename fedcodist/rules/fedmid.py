@@ -63,7 +63,7 @@ class FedMiD(Rule):
         if type(pool.work) is LocalSGD:
             return []
         kind = getattr(type(pool.work), "kind", type(pool.work).__name__)
-        return [Problem(f"pools.{pool.name}.work", kind, "local_sgd, whose steps FedMiD shrinks")]
+        return [Problem(f"pools.{pool.name}.work", kind, "local_sgd, whose steps this rule shrinks")]
 
     def begin(self, fed: Federation, pool: Pool, params: Params) -> Tree:
         return {"elapsed": jnp.zeros(())}
