@@ -1,6 +1,7 @@
 """How long the runs of a table took, beside what was predicted before each began: from their own lines of timing.
 
-A run that was interrupted, or begun where such programs had never been timed, has no prediction of the whole and is left out.
+A run that was interrupted, or begun where such programs had never been timed, has no prediction of the whole and is left out; so is a run of
+a few seconds, in which there is nothing to plan.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from fedcodist.reports import tables
 from fedcodist.reports.arms import number, seed_of
 from fedcodist.reproduce.running import TIMED
 
+LEAST = 10.0  # seconds of a run that is shown
+
 
 def taken(runs: Iterable[Any]) -> dict[str, list[int]]:
     """{seed: predicted and real seconds}."""
@@ -19,7 +22,8 @@ def taken(runs: Iterable[Any]) -> dict[str, list[int]]:
     for run in runs:
         rows = run.timing or []
         predicted = [number(row.get("expected_seconds")) for row in rows if "expected_seconds" in row]
-        if rows and rows[0].get("round") == 1 and len(predicted) == 1 and predicted[0] and "expected_seconds" in rows[0]:
+        whole = rows and rows[0].get("round") == 1 and len(predicted) == 1 and "expected_seconds" in rows[0]
+        if whole and predicted[0] is not None and predicted[0] >= LEAST:
             found[str(seed_of(run))] = [round(predicted[0]), round(sum(number(row.get(part)) or 0.0 for row in rows for part in TIMED))]
     return found
 
