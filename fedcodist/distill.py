@@ -19,7 +19,7 @@ import optax
 
 from fedcodist import keys, losses, tree
 from fedcodist.scores import argmax
-from fedcodist.settings import Problem, SettingError, check, setting
+from fedcodist.settings import check, setting
 from fedcodist.types import Array, Key, Model, Objective, Params, Tree
 
 CHUNK_BYTES = 32 * 2**20  # of teacher logits in one piece of the steps; there are at most two at a time
@@ -39,7 +39,8 @@ class Distiller:
 
     steps: int = setting(32, ge=1, le=10**6)  # Adam steps of one distillation
     batch: int = setting(128, ge=1, le=10**6)  # rows of public data in one step (DEVIATION D5: the paper does not say)
-    loss: str | Callable = "kl"  # a loss by its name, or your own as "module:function"
+    # a loss by its name, a table of one with keys, or your own as "module:function"
+    loss: Any = setting("kl", reader=losses.read)
     mix: Literal["probs", "logits"] = "probs"  # what is averaged over the teachers
     labels: float = setting(0.0, ge=0, le=1)  # weight of the true labels in the target; 0 in the paper
     gate: float = setting(0.0, ge=0, le=1e6)  # entropy, in nats, at which a teacher counts 1/e as much; 0 is off
@@ -51,11 +52,7 @@ class Distiller:
 
     def __post_init__(self) -> None:
         check(self)
-        try:
-            losses.resolve(self.loss)
-        except ValueError as error:
-            allowed = f"{' | '.join(losses.LOSSES)} | module:function"
-            raise SettingError([Problem("Distiller.loss", repr(self.loss), allowed, str(error).rpartition(" (")[2].rstrip(")"))]) from None
+        object.__setattr__(self, "loss", losses.named(self.loss))
 
     def rows(self, key: Key, nth: int, n: int) -> np.ndarray:
         """[steps, batch] rows of n public examples for the nth distillation (from 0): the next piece of the endless stream (A17)."""
@@ -139,6 +136,8 @@ class TeacherBatch(NamedTuple):
     inputs: Array  # [steps, batch, ...]
     labels: Array | None  # [steps, batch, ...]
     logits: dict[str, Array]  # {teacher: [steps, batch, ..., classes]}
+    features: dict[str, dict[str, Array]]  # {teacher: {layer that the loss asked for: [steps, batch, ...]}}
+    rows: Array | None  # [steps, batch] places in the public data, if the loss asked for them
 
 
 @partial(jax.jit, static_argnums=0)
@@ -156,49 +155,73 @@ def teacher_logits(model: Model, params: Params, inputs: Array) -> Array:
     return jax.lax.map(lambda x: model.apply(params, x, None), inputs)
 
 
+@partial(jax.jit, static_argnums=(0, 1))
+def teacher_features(model: Model, layers: tuple[str, ...], params: Params, inputs: Array) -> tuple[Array, dict[str, Array]]:
+    """Its logits, and its activations in these layers: {layer: [steps, batch, ...]}."""
+
+    def say(x: Array) -> tuple[Array, dict[str, Array]]:
+        assert model.features is not None
+        logits, seen = model.features(params, x, None)
+        return logits, {layer: seen[layer] for layer in layers}
+
+    return jax.lax.map(say, inputs)
+
+
+def begin(distill: Distiller, lesson: losses.Lesson) -> tuple[tuple[Params, Tree], Tree, Tree]:
+    """A student before its first step: what is trained (its parameters, and those of the loss itself), the optimizer's state, and what the
+    loss keeps."""
+    own, kept = losses.technique(distill.loss).begin(lesson)
+    trained = (lesson.student.params, own)
+    return trained, distill.optimizer().init(trained), kept
+
+
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def learn(
     model: Model,
     objective: Objective,
     distill: Distiller,
-    student: tuple[Params, Tree],
+    student: tuple[tuple[Params, Tree], Tree, Tree],
     steps: Array,
     inputs: Array,
     labels: Array | None,
+    rows: Array | None,
     logits: tuple[Array, ...],
+    features: tuple[dict[str, Array], ...],
     weights: Array,
     temperatures: Array,
     lr: float,
     key: Any,
-) -> tuple[tuple[Params, Tree], Array, Array]:
+) -> tuple[tuple[tuple[Params, Tree], Tree, Tree], Array, Array]:
     """The student after these steps; the loss of each step; and how often it agreed with each teacher, [steps, teachers], in the first and
     the last few of all steps and 0 in the others: to find the likeliest of ten thousand words is a good part of a step."""
-    optimizer, loss = distill.optimizer(), losses.resolve(distill.loss)
+    optimizer, loss = distill.optimizer(), losses.technique(distill.loss)
 
-    def step(student: tuple[Params, Tree], at: Any) -> Any:
-        params, opt = student
-        x, y, spoken, k = at
+    def step(student: tuple[tuple[Params, Tree], Tree, Tree], at: Any) -> Any:
+        trained, opt, kept = student
+        x, y, places, spoken, seen, k = at
         target = targets(spoken, weights, temperatures, distill.mix, distill.gate)
         if y is not None:
             target = with_labels(target, y, distill.labels)
         counts = objective.mask(x)
         total = jnp.maximum(jnp.sum(counts), 1)
 
-        def objective_of(params: Params) -> tuple[Array, Array]:
-            z = model.apply(params, x, jax.random.fold_in(key, k))
-            return jnp.sum(loss(target, z) * counts) / total, z
+        batch = losses.Batch(x, y, places, target, spoken, seen, weights, temperatures, distill, k)
+
+        def objective_of(trained: tuple[Params, Tree]) -> tuple[Array, tuple[Array, Tree]]:
+            values, z, after = loss(model, *trained, kept, batch, jax.random.fold_in(key, k))
+            return jnp.sum(values * counts) / total, (z, after)
 
         def agree(z: Array) -> Array:
             guess = argmax(z)
             return jnp.stack([jnp.sum((guess == argmax(s)) * counts) / total for s in spoken])
 
-        (value, z), grad = jax.value_and_grad(objective_of, has_aux=True)(params)
-        update, opt = optimizer.update(grad, opt, params)
+        (value, (z, after)), grad = jax.value_and_grad(objective_of, has_aux=True)(trained)
+        update, opt = optimizer.update(grad, opt, trained)
         asked = (k < edge_steps(distill.steps)) | (k >= distill.steps - edge_steps(distill.steps))
         agreed = jax.lax.cond(asked, agree, lambda z: jnp.zeros(len(spoken)), z)
-        return (tree.add(params, tree.scale(update, lr)), opt), (value, agreed)
+        return (tree.add(trained, tree.scale(update, lr)), opt, after), (value, agreed)
 
-    student, (values, agreed) = jax.lax.scan(step, student, (inputs, labels, logits, steps))
+    student, (values, agreed) = jax.lax.scan(step, student, (inputs, labels, rows, logits, features, steps))
     return student, values, agreed
 
 
@@ -212,8 +235,10 @@ def pieces(distill: Distiller, objective: Objective, model: Model, params: Param
     speak of the next piece while the students learn from the last, if that leaves pieces of a good length. A piece ends after every `every`
     steps."""
     rows = jax.ShapeDtypeStruct((distill.batch, *x.shape[1:]), x.dtype)
-    logits = jax.eval_shape(lambda rows: model.apply(params, objective.public_inputs(rows), None), rows)
-    fit = max(1, CHUNK_BYTES // (4 * logits.size * teachers))
+    seen = jax.eval_shape(objective.public_inputs, rows)
+    layers = losses.technique(distill.loss).layers(model, params, seen)
+    said = jax.eval_shape(lambda x: teacher_features(model, layers, params, x[None]) if layers else model.apply(params, x, None), seen)
+    fit = max(1, CHUNK_BYTES // (4 * tree.size(said) * teachers))
     lengths = {n: distill.steps // n for n in range(1, distill.steps + 1) if distill.steps % n == 0}
     possible = [n for n, length in lengths.items() if length <= fit and every % length == 0]
     return max((n for n in possible if distill.steps // n >= GOOD_LENGTH), default=possible[0])

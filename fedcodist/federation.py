@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedcodist import clients, distill, imports, keys, topology, tree
+from fedcodist import clients, distill, imports, keys, losses, topology, tree
 from fedcodist.distill import Distiller
 from fedcodist.pool import Pool, server_step
 from fedcodist.profile import ready, timed, timed_wait
@@ -168,12 +168,12 @@ class Federation:
         model, params = next(iter(speakers.values()))
         looks = watch.every if watch else how.steps
         pieces = distill.pieces(how, self.task.objective, model, params, self.task.public.x, len(speakers), looks)
-        state = {i: (theta[i], how.optimizer().init(theta[i])) for i in taught}
         seen: dict[str, list] = {i: [] for i in taught}
         learning, every = dict(taught), how.steps // pieces
         with timed("distil: public data"):
             order = np.split(how.rows(key, nth, len(self.task.public.x)), pieces)
         salt = keys.derive(key, "distill", t)
+        state = {i: self._begin(how, {j: known[j] for j in taught[i]}, Voice(self.pools[i].model, theta[i]), salt, i) for i in taught}
         speak = partial(self._speak, how, speakers, order, salt)
         ahead = self.engine.host.start(partial(speak, 0))
         for piece in range(pieces):
@@ -187,7 +187,7 @@ class Federation:
                     state[i] = after
                     seen[i].append([np.asarray(v) for v in values])
             if watch and ((piece + 1) * every % watch.every == 0 or piece + 1 == pieces):
-                stopped = watch.see((piece + 1) * every, {i: state[i][0] for i in learning})
+                stopped = watch.see((piece + 1) * every, {i: state[i][0][0] for i in learning})
                 learning = {i: teachers for i, teachers in learning.items() if i not in stopped}
                 if not learning:
                     break
@@ -195,7 +195,7 @@ class Federation:
         for i in taught:
             if not np.isfinite(info[i]["distill_loss"]).all():
                 raise Diverged("the distillation loss", i, t)
-        return {i: state[i][0] for i in taught}, info
+        return {i: state[i][0][0] for i in taught}, info
 
     def start(self, verb: Callable[..., Any], *args: Any, **more: Any) -> Callable[[], Any]:
         """Begin a verb in parallel with the next one, of which it is independent; call what is returned for its result."""
@@ -242,6 +242,12 @@ class Federation:
         taught = {j: ((1 - gamma) * w, self.pools[j].teaches.temperature) for j, w in others.items()} | {student: (gamma, 1.0)}
         return {j: taught[j] for j in self.names if j in taught and taught[j][0] > 0}
 
+    def _begin(self, how: Distiller, teachers: Mapping[str, Voice], student: Voice, salt: Key, name: str) -> Any:
+        """A student as it enters a lesson."""
+        heard = tuple(None if j == name else voice for j, voice in teachers.items())
+        key = keys.derive(salt, "technique", self.names.index(name))
+        return distill.begin(how, losses.Lesson(student, heard, self.task.objective, self.task.public.x, key))
+
     def _speak(
         self, how: Distiller, speakers: dict[str, Voice], order: Sequence[np.ndarray], salt: Key, piece: int
     ) -> distill.TeacherBatch:
@@ -251,13 +257,18 @@ class Federation:
         with timed("distil: public data"):
             inputs = ready(distill.inputs(self.task.objective, public.x[rows], salt if how.augment else None, first))
         labels = public.y[rows] if how.labels > 0 and public.y is not None else None
+        asked = losses.technique(how.loss)
 
         def say(teacher: str) -> Any:
+            model, params = speakers[teacher]
             with timed("distil: teachers"):
-                return jax.block_until_ready(distill.teacher_logits(*speakers[teacher], inputs))
+                if layers := asked.layers(model, params, inputs[0]):
+                    return jax.block_until_ready(distill.teacher_features(model, layers, params, inputs))
+                return jax.block_until_ready(distill.teacher_logits(model, params, inputs)), {}
 
-        said = self.engine.host.map(say, reversed(speakers))
-        return distill.TeacherBatch(first, inputs, labels, dict(zip(reversed(speakers), said, strict=True)))
+        said = dict(zip(reversed(speakers), self.engine.host.map(say, reversed(speakers)), strict=True))
+        logits, features = ({j: of[k] for j, of in said.items()} for k in (0, 1))
+        return distill.TeacherBatch(first, inputs, labels, logits, features, rows if asked.rows else None)
 
     def _learn(
         self,
@@ -277,20 +288,21 @@ class Federation:
         said = tuple(heard.logits[j] for j in teachers)
         key = keys.derive(salt, "student", self.names.index(student))
         steps = heard.first + np.arange(len(heard.inputs), dtype=np.int32)
-        given = (state[student], steps, heard.inputs, heard.labels, said, weights, temperatures, lr, key)
+        seen = tuple({} if j == student else heard.features[j] for j in teachers)
+        given = (state[student], steps, heard.inputs, heard.labels, heard.rows, said, seen, weights, temperatures, lr, key)
         with timed("distil: students"):
             return student, *jax.block_until_ready(distill.learn(pool.model, self.task.objective, how, *given))
 
 
-def _heard(how: Distiller, student: str, teachers: Iterable[str], losses: np.ndarray, agreed: np.ndarray) -> Info:
+def _heard(how: Distiller, student: str, teachers: Iterable[str], values: np.ndarray, agreed: np.ndarray) -> Info:
     """The loss of the first and the last steps, and how often the student's prediction agreed with each teacher's, before and after;
     `agreed` if teachers and student gave the same distributions from the start. Of one that was stopped only the losses are known."""
-    few = distill.edge_steps(len(losses))
-    alike: Info = {"agreed": True} if losses[0] < distill.ROUNDING else {}
-    if len(losses) < how.steps:
-        teachers, alike = (), alike | {"steps": len(losses)}
+    few = distill.edge_steps(len(values))
+    alike: Info = {"agreed": True} if values[0] < distill.ROUNDING else {}
+    if len(values) < how.steps:
+        teachers, alike = (), alike | {"steps": len(values)}
     return alike | {
-        "distill_loss": [float(losses[:few].mean()), float(losses[-few:].mean())],
+        "distill_loss": [float(values[:few].mean()), float(values[-few:].mean())],
         "agreement": {j: [float(agreed[:few, k].mean()), float(agreed[-few:, k].mean())] for k, j in enumerate(teachers) if j != student},
     }
 

@@ -1,29 +1,63 @@
-"""Distillation losses: functions of the target and the student's logits, one number a prediction.
+"""What a student's loss sees in a distillation, and the paper's own loss. All others stand in `techniques/`, by name.
 
 A target comes as logits too: any numbers whose softmax is the target distribution. With `mix = "probs"` they are log-probabilities.
-A loss of your own has the same shape, `loss(target, logits) -> [...]` without the last axis, and goes where these go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from fedcodist import imports
-from fedcodist.types import Array
-
-Loss = Callable[[Array, Array], Array]
+from fedcodist.types import Array, Key, Objective, Voice
 
 
-def declared(loss: Loss) -> Loss:
-    """A decorator: what `fedcodist list losses` says of a loss that needs the logits alone, on public data at the server."""
-    vars(loss).update(consumes=("public data",), secure=True)
-    return loss
+class Lesson(NamedTuple):
+    """What is known before the first step of a distillation."""
+
+    student: Voice  # as it is now
+    teachers: tuple[Voice | None, ...]  # in the order of a batch's logits; None is the student itself
+    objective: Objective
+    public: Array  # [rows, ...] public data, raw
+    key: Key
 
 
-@declared
+class Batch(NamedTuple):
+    """What is known in one step."""
+
+    inputs: Array
+    labels: Array | None
+    rows: Array | None  # [batch] their places in the public data, if the loss asked for them
+    target: Array  # the student's, as logits
+    logits: tuple[Array, ...]  # each teacher's
+    features: tuple[dict[str, Array], ...]  # each teacher's activations, in the layers that the loss asked for; none of the student itself
+    weights: Array  # [teachers]
+    temperatures: Array  # [teachers]
+    how: Any  # the Distiller
+    step: Array
+
+
+def technique(loss: Any) -> Any:
+    """Any loss, or its name, as a `techniques.Technique`."""
+    return _techniques().technique(loss)
+
+
+def named(loss: Any) -> Any:
+    """A loss as it stands in a Distiller: SettingError, if there is none of this name."""
+    return _techniques().named(loss)
+
+
+def read(value: Any, path: str, problems: list[Any]) -> Any:
+    """A loss from a config: a name, "module:function", or a table with a kind and its keys."""
+    return _techniques().read(value, path, problems)
+
+
+def _techniques() -> Any:
+    return importlib.import_module("fedcodist.techniques")  # by name, because the core imports none
+
+
 def kl(target: Array, logits: Array) -> Array:
     """KL(target || student), the paper's loss (A22): the student must cover everything that the target considers possible.
 
@@ -31,46 +65,10 @@ def kl(target: Array, logits: Array) -> Array:
     >>> round(float(kl(jnp.log(jnp.array([0.5, 0.5])), jnp.log(jnp.array([0.25, 0.75])))), 4)
     0.1438
     """
-    return _kl(jax.nn.log_softmax(target), jax.nn.log_softmax(logits))
+    return divergence(jax.nn.log_softmax(target), jax.nn.log_softmax(logits))
 
 
-@declared
-def reverse_kl(target: Array, logits: Array) -> Array:
-    """KL(student || target): the student may pick one mode of the target."""
-    return _kl(jax.nn.log_softmax(logits), jax.nn.log_softmax(target))
-
-
-@declared
-def js(target: Array, logits: Array) -> Array:
-    """The Jensen-Shannon divergence: symmetric, and at most log 2."""
-    p, q = jax.nn.log_softmax(target), jax.nn.log_softmax(logits)
-    middle = jnp.logaddexp(p, q) - jnp.log(2.0)
-    return 0.5 * _kl(p, middle) + 0.5 * _kl(q, middle)
-
-
-@declared
-def mse_logits(target: Array, logits: Array) -> Array:
-    """The mean squared difference of the logits themselves; most useful with mix = "logits"."""
-    return jnp.mean((target - logits) ** 2, -1)
-
-
-LOSSES: dict[str, Loss] = {f.__name__: f for f in (kl, reverse_kl, js, mse_logits)}
-
-
-def resolve(loss: str | Loss) -> Loss:
-    """A loss by its name, by "module:function", or itself."""
-    if not isinstance(loss, str):
-        return loss
-    if loss in LOSSES:
-        return LOSSES[loss]
-    if not all(loss.partition(":")):
-        raise ValueError(f"distillation loss: got {loss!r}; allowed {', '.join(LOSSES)} or module:function")
-    try:
-        return imports.function(loss)
-    except ValueError as error:
-        raise ValueError(f"distillation loss: got {loss!r}, {error}") from None
-
-
-def _kl(p: Array, q: Array) -> Array:
+def divergence(p: Array, q: Array) -> Array:
+    """KL(p || q) of log-probabilities."""
     weight = jnp.exp(p)
     return jnp.sum(jnp.where(weight > 0, weight * (p - q), 0.0), -1)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from fedcodist import keys
+from fedcodist import keys, losses
 from fedcodist.evaluate import Metrics, evaluate
 from fedcodist.federation import Federation
 from fedcodist.schedule import over_rounds
@@ -33,6 +33,8 @@ class Experiment:
         fed = replace(self.federation, pools=pools, engine=engine, rounds=self.rounds)  # rates decay over the rounds
         object.__setattr__(self, "federation", fed)
         object.__setattr__(self, "method", self.method.over(self.rounds))
+        if self.method.distill and (found := losses.technique(self.method.distill.loss).problems(self.method, fed)):
+            raise SettingError(found)
 
     def __repr__(self) -> str:  # not its arrays
         pools = ", ".join(self.federation.names)

@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 from worlds import TASK, gauss_federation
 
-from fedcodist import config, distill, keys, losses
+from fedcodist import config, distill, keys, losses, techniques
 from fedcodist.distill import Distiller, gated, targets, with_labels
 from fedcodist.federation import params_of
+from fedcodist.methods import PeriodicCodist
+from fedcodist.methods.ensembles import ensemble, weighted
 from fedcodist.settings import SettingError
+from fedcodist.train import Experiment
+from fedcodist.types import Voice
 
 Z = [jnp.log(jnp.array([[0.2, 0.8]])), jnp.log(jnp.array([[0.6, 0.4]]))]
 
@@ -121,9 +125,9 @@ BY_HAND = {
 }
 
 
-@pytest.mark.parametrize("name", losses.LOSSES)
+@pytest.mark.parametrize("name", techniques.LOSSES)
 def test_losses(name):
-    loss = losses.LOSSES[name]
+    loss = techniques.LOSSES[name]
     assert float(loss(Z[0], Z[1])[0]) == pytest.approx(BY_HAND[name], rel=1e-5)
     assert float(loss(Z[0], Z[0])[0]) == pytest.approx(0, abs=1e-6)
     grad = jax.grad(lambda z: loss(Z[0], z).sum())(Z[0])
@@ -140,9 +144,62 @@ def test_a_loss_of_your_own():
     theta = params_of(fed.init(keys.root(0)))
     _student, info = fed.codistill(Distiller(steps=8, batch=10, loss=absolute), theta, 1, keys.root(0), 0)
     assert info["small"]["distill_loss"][1] < info["small"]["distill_loss"][0]
-    assert losses.resolve("fedcodist.losses:js") is losses.js
+    assert techniques.resolve("fedcodist.techniques.functions:js") is techniques.LOSSES["js"]
     with pytest.raises(SettingError, match="Distiller.loss: got 'nope'"):
         Distiller(loss="nope")
+
+
+def test_a_loss_of_your_own_sees_activations_if_it_asks():
+    told = {}
+
+    def near(target, logits, features):
+        told.update(student={k: v.shape for k, v in features.student.items()}, teachers=[list(of) for of in features.teachers])
+        (large,) = (of for of in features.teachers if of)
+        gap = features.student["dense0"].mean(-1) - large["dense0"].mean(-1)
+        return losses.kl(target, logits) + 0.1 * gap**2
+
+    fed = gauss_federation()
+    theta = params_of(fed.init(keys.root(0)))
+    how = Distiller(steps=8, batch=50, shuffle=False, loss=near)
+    student, info = fed.codistill(how, theta, 1, keys.root(0), 0, students=["small"])
+    assert info["small"]["distill_loss"][1] < info["small"]["distill_loss"][0]
+    assert told == {"student": {"dense0": (50, 4)}, "teachers": [[], ["dense0"]]}  # none of the student itself
+    plain, _ = fed.codistill(replace(how, loss="kl"), theta, 1, keys.root(0), 0, students=["small"])
+    assert distance(student["small"], plain["small"]) > 1e-4
+    voice = feddf_ensemble(fed, theta)
+    hears = {"small": {"ensemble": (1.0, 1.0)}}
+    fed.codistill(how, theta, 1, keys.root(0), 0, hears=hears, voices={"ensemble": voice})
+    assert told["teachers"] == [["dense0"]]
+
+
+def feddf_ensemble(fed, theta):
+    models = tuple(fed.pools[name].model for name in fed.names)
+    return Voice(ensemble(models), tuple(jax.tree.map(lambda a: jnp.stack([a, 2 * a]), theta[name]) for name in fed.names))
+
+
+def test_the_features_of_an_ensemble_are_means_side_by_side():
+    fed = gauss_federation()
+    theta = params_of(fed.init(keys.root(0)))
+    voice, x = feddf_ensemble(fed, theta), TASK.public.x[:5]
+    logits, seen = voice.model.features(voice.params, x, None)
+    assert np.asarray(logits) == pytest.approx(np.asarray(voice.model.apply(voice.params, x, None)))
+    want = [1.5 * np.asarray(fed.pools[name].model.features(theta[name], x, None)[1]["dense0"]) for name in fed.names]
+    assert np.asarray(seen["dense0"]) == pytest.approx(np.concatenate(want, -1), rel=1e-5)  # of one layer with ReLU and no bias
+    heard = (voice.params, (jnp.array([0.0, 0.5]), jnp.array([0.5, 0.0])))  # as when a client's model is left out
+    silent = weighted(tuple(fed.pools[name].model for name in fed.names)).features(heard, x, None)[1]["dense0"]
+    part = [np.asarray(fed.pools[name].model.features(theta[name], x, None)[1]["dense0"]) for name in fed.names]
+    assert np.asarray(silent) == pytest.approx(np.concatenate([2 * part[0], part[1]], -1), rel=1e-5)
+
+
+def test_a_model_that_hides_its_layers_is_refused():
+    def near(target, logits, features):
+        return losses.kl(target, logits)
+
+    fed = gauss_federation()
+    hidden = replace(fed.pools["small"], model=fed.pools["small"].model._replace(features=None))
+    fed = replace(fed, pools={**fed.pools, "small": hidden})
+    with pytest.raises(SettingError, match=r"pools.small.model: got a model without `features`; allowed one that shows its layers"):
+        Experiment(fed, PeriodicCodist(2, Distiller(steps=2, batch=10, loss=near)), 4)
 
 
 def test_the_stream_is_one_reshuffled_pass_after_another():

@@ -12,6 +12,7 @@ FLOORS = (  # from the ground up; each imports only those below it
     {
         "methods": "what the server does with all pools, one paper a file",
         "rules": "what a pool and its clients say to each other, one paper a file",
+        "techniques": "what a student is asked to match, one technique a file",
         "folds": "how replies combine",
         "servers": "server optimizers",
         "objectives": "what a model is trained and judged by",

@@ -29,6 +29,7 @@ from fedcodist.methods.validation import Validation
 from fedcodist.pool import Learns, Teaches
 from fedcodist.rules.carriers import Carriers, Width
 from fedcodist.settings import plain
+from fedcodist.techniques import LOSSES
 
 INTRO = """# Every key of a config
 
@@ -43,6 +44,7 @@ WORDS = {int: "integer", float: "number", str: "text", bool: "true or false"}
 READ_AS: dict[Any, str] = {
     schedule.read_shares: "number, [schedule](#schedules), or a table of these by pool",
     schema.read_fold: "[fold](#folds)",
+    losses.read: '[loss](#losses), or "module:function"',
     schema.read_model: '[model](#models), or `{ function = "module:function" }`',
     read_partition: "[partition](#partitions)",
 }
@@ -104,9 +106,10 @@ def page() -> str:
     for head, kinds in SECTIONS.items():
         sections.append(_section(f"## {head}", LEADS[head]))
         sections += [_section(f"### {_one(head)} `{kind}`", _first(cls.__doc__), _table(cls)) for kind, cls in _own(kinds)]
-    for head, found in {"Topologies": topology.TOPOLOGIES, "Losses": losses.LOSSES}.items():
+    for head, found in {"Topologies": topology.TOPOLOGIES, "Losses": LOSSES}.items():
         rows = [f"| `{name}` | {_cell(_first(function.__doc__))} |" for name, function in found.items()]
         sections.append(_section(f"## {head}", "\n".join(["| name | what it is |", "|---|---|", *rows])))
+    sections += [_section(f"### loss `{kind}`", _first(cls.__doc__), _table(cls)) for kind, cls in _own(LOSSES) if inspect.isclass(cls)]
     return "\n".join([INTRO, *sections])
 
 
@@ -118,7 +121,7 @@ def undocumented() -> list[str]:
 def classes() -> Iterator[Any]:
     """Every dataclass that a config is read into."""
     yield from PLAIN
-    yield from (cls for kinds in SECTIONS.values() for _, cls in _own(kinds))
+    yield from (cls for kinds in (*SECTIONS.values(), LOSSES) for _, cls in _own(kinds) if inspect.isclass(cls))
 
 
 def sentences(cls: Any) -> dict[str, str]:

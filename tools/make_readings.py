@@ -90,11 +90,12 @@ class KeptOptimizer(Federation):
 
     kept: dict[str, Any] = field(default_factory=dict)
 
+    def _begin(self, how: Any, teachers: Any, student: Any, salt: Any, name: str) -> tuple:
+        trained, opt, kept = super()._begin(how, teachers, student, salt, name)
+        return trained, self.kept.get(name, opt), kept
+
     def _learn(self, how: Any, t: int, salt: Any, state: Any, heard: Any, taught: Any, student: str) -> tuple:
-        params, opt = state[student]
-        if heard.first == 0:
-            opt = self.kept.get(student, opt)
-        result = super()._learn(how, t, salt, {**state, student: (params, opt)}, heard, taught, student)
+        result = super()._learn(how, t, salt, state, heard, taught, student)
         self.kept[student] = result[1][1]
         return result
 

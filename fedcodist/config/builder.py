@@ -98,7 +98,10 @@ def assemble(
     fed = Federation(task, pools, table, engine)
     if config.faults != Faults():
         fed = replace(fed, engine=Faulty(engine, config.faults, fed.names))
-    return Experiment(fed, method, config.rounds, seed, config)
+    try:
+        return Experiment(fed, method, config.rounds, seed, config)
+    except settings.SettingError as error:  # of a distillation loss that does not fit these models
+        raise ConfigError(str(error)) from None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import textwrap
 from collections import Counter
 from typing import Any
 
-from fedcodist import config, losses, settings, topology
+from fedcodist import config, settings, topology
 from fedcodist.data.datasets import DATASETS
 from fedcodist.data.partition import PARTITIONS
 from fedcodist.errors import ConfigError
@@ -18,6 +18,7 @@ from fedcodist.rules import RULES
 from fedcodist.schedule import SCHEDULES
 from fedcodist.servers import SERVERS
 from fedcodist.tasks import TASKS
+from fedcodist.techniques import LOSSES
 from fedcodist.work import WORKS
 
 PARTS: dict[str, Any] = {
@@ -29,7 +30,7 @@ PARTS: dict[str, Any] = {
     "folds": FOLDS,
     "servers": SERVERS,
     "topologies": topology.TOPOLOGIES,
-    "losses": losses.LOSSES,
+    "losses": LOSSES,
     "schedules": SCHEDULES,
     "engines": config.ENGINES,
     "partitions": PARTITIONS,
@@ -63,7 +64,8 @@ def _needs(part: Any) -> dict[str, str]:
     """What a method, a rule or a loss consumes beyond the clients' own training, and whether it fits secure aggregation, if it says so."""
     if not hasattr(part, "consumes") or not hasattr(part, "secure"):
         return {}
-    return {"consumes": ", ".join(part.consumes) or "nothing more", "secure": "yes" if part.secure else "no"}
+    needs = [*part.consumes, *filter(None, [getattr(part, "needs", "")])]
+    return {"consumes": ", ".join(needs) or "nothing more", "secure": "yes" if part.secure else "no"}
 
 
 def _first(part: Any) -> str:

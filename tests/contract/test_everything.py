@@ -14,12 +14,12 @@ from fedcodist.engines import ENGINES
 from fedcodist.engines.compiled import Compiled
 from fedcodist.engines.serial import Serial
 from fedcodist.folds import FOLDS
-from fedcodist.losses import LOSSES
 from fedcodist.methods import METHODS, FedAvg, MergedCodist, PeriodicCodist
 from fedcodist.models import MODELS
 from fedcodist.rules import RULES
 from fedcodist.schedule import Constant, Every
 from fedcodist.tasks import TASKS
+from fedcodist.techniques import LOSSES
 from fedcodist.train import Experiment, train
 from fedcodist.types import Ask, Consumed
 from fedcodist.work import WORKS, LocalSGD, Prox
