@@ -47,6 +47,8 @@ def summary(answer: Answer, pool: Pool, t: int) -> Info:
     if int(answer.used) == 0:
         raise Diverged("every client's gradient", pool.name, t)
     info: Info = {"clients": int(answer.used), "examples": int(answer.weight), "train_loss": float(answer.info["loss"])}
+    if "epsilon" in answer.info:
+        info["epsilon"] = float(answer.info["epsilon"])
     if int(answer.dropped):
         info["dropped"] = int(answer.dropped)
     if set(answer.reasons) - {"not finite"}:

@@ -310,7 +310,7 @@ HARMFUL = [
 def test_identity_does_not_see_harmless_keys_and_sees_all_others(write):
     path = write(TEXT)
     base = identity(read(path))
-    assert {key.split("=")[0] for key in HARMLESS} | {"engine.address", "engine.allow_public"} == config.HARMLESS
+    assert {key.split("=")[0] for key in HARMLESS} | {"engine.address", "engine.allow_public", "privacy.budget"} == config.HARMLESS
     assert {identity(read(path, [a])) for a in HARMLESS} == {base}
     clusters = ("", ", workers=3", ", address='10.0.0.1:6379'", ", address='8.8.8.8:6379', allow_public=true")
     assert len({identity(read(path, [f"engine={{kind='ray'{more}}}"])) for more in clusters}) == 1

@@ -23,6 +23,7 @@ from fedcodist.data.capacity import Capacity
 from fedcodist.data.datasets import DATASETS
 from fedcodist.data.partition import PARTITIONS, read_partition
 from fedcodist.distill import Distiller
+from fedcodist.engines.accountant import Noise, Privacy
 from fedcodist.engines.faults import Faults
 from fedcodist.folds import FOLDS
 from fedcodist.methods.validation import Validation
@@ -71,6 +72,8 @@ PLAIN: dict[Any, str] = {  # tables without a kind: {class: its heading}
     Validation: "A choice by labels",
     Capacity: "Capacities",
     Faults: "Simulated faults",
+    Privacy: "Privacy",
+    Noise: "A pool's noise",
     Width: "Widths of a rule",
     Carriers: "Carriers of a width",
 }
@@ -84,6 +87,8 @@ LEADS = {
     "A choice by labels": "`validate`, in `feddf`.",
     "Capacities": "`capacity`, in a task. Levels are dealt by share in a random order, taken from a column, or go with an attribute.",
     "Simulated faults": "`[faults]`. A pool's question goes to `over` times its cohort; the first replies that make a cohort are used.",
+    "Privacy": "`[privacy]`, what every client is promised where pools add noise: see [Privacy](privacy.md).",
+    "A pool's noise": "`privacy`, in a pool: client-level differential privacy.",
     "Widths of a rule": "`widths`, in a rule that trains parts of a model: one table for each width, the widest first.",
     "Carriers of a width": "`clients`, in a width.",
     "Data sets": "Settings of `fedcodist data prepare NAME --set KEY=VALUE`.",

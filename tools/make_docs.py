@@ -30,7 +30,7 @@ from fedcodist.reports import compare, tables
 from fedcodist.reproduce import claims, page, results, sections
 from fedcodist.reproduce.numbers import show_difference, show_gain, show_ids
 from fedcodist.runs.clock import BUSY
-from tools import architecture, config_page
+from tools import architecture, config_page, places
 
 DOCS = Path(__file__).parent.parent / "docs"
 WIDTH, BLOCK_WIDTH = 140, 100  # of a line, and of one in a block of output, which no page wraps
@@ -57,7 +57,7 @@ CODES = {
     5: "another process writes this run or this store",
     6: "the disk: full, read-only, forbidden, failing",
     7: "training diverged: a number is not finite",
-    8: "too few devices answered, again and again",
+    8: "too few devices answered, again and again; or another round would pass the privacy budget",
     9: "not enough memory",
     10: "the network: a file could not be fetched, or a server, a key or a certificate cannot be used",
     70: "a bug of fedcodist; the traceback is in a file whose path is printed",
@@ -378,6 +378,7 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "scale_on_paper": scale_on_paper,
     "fastest": fastest,
     "highlights": highlights,
+    "privacy": places.privacy,
 }
 BLOCKS["floors"] = lambda _: architecture.picture()
 MARK = re.compile(r"(?P<begin><!-- (?P<name>\w+): from (?P<file>\S+) by make docs -->\n).*?(?=<!-- end of (?P=name) -->)", re.DOTALL)

@@ -15,7 +15,9 @@ from fedcodist.config.digests import of_clients
 from fedcodist.config.fitting import fitted
 from fedcodist.config.reader import MAX_PROBLEMS, read
 from fedcodist.config.schema import Config, PoolConfig
+from fedcodist.engines import private
 from fedcodist.engines.faults import Faults, Faulty
+from fedcodist.engines.private import Private
 from fedcodist.errors import ConfigError, DataError, data_error
 from fedcodist.federation import Federation
 from fedcodist.folds import FOLDS
@@ -88,6 +90,7 @@ def assemble(
         )
         problems += given.rule.problems(pools[name])
     problems += _check_membership(config.membership, pools)
+    problems += private.misfits(config.privacy, {name: pool.clients for name, pool in pools.items()}) if config.privacy else []
     method = config.method
     if method.distill is not None:
         method = _check_public(method, method.distill, task, clamp, problems)
@@ -98,6 +101,9 @@ def assemble(
     fed = Federation(task, pools, table, engine)
     if config.faults != Faults():
         fed = replace(fed, engine=Faulty(engine, config.faults, fed.names))
+    if config.privacy is not None:
+        noise = {name: (said, config.pools[name].cohort) for name in fed.names if (said := config.pools[name].privacy) is not None}
+        fed = replace(fed, engine=Private(fed.engine, config.privacy, noise))
     try:
         return Experiment(fed, method, config.rounds, seed, config)
     except settings.SettingError as error:  # of a distillation loss that does not fit these models

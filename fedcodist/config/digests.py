@@ -33,7 +33,7 @@ def essential(config: Config) -> dict[str, Any]:
     table = plain(config)
     for path in HARMLESS:
         inside, _, last = path.rpartition(".")
-        (table[inside] if inside else table).pop(last, None)
+        (table.get(inside, {}) if inside else table).pop(last, None)
     return table
 
 

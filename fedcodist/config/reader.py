@@ -14,6 +14,7 @@ from typing import Any
 from fedcodist import settings, topology
 from fedcodist.config import toml
 from fedcodist.config.schema import Config
+from fedcodist.engines import private
 from fedcodist.errors import ConfigError
 from fedcodist.rule import Average
 from fedcodist.settings import Problem
@@ -145,6 +146,7 @@ def relations(config: Config) -> list[Problem]:
         hint = settings.nearest(config.topology, allowed)
         found.append(Problem("topology", settings.show(config.topology), f"{' | '.join(allowed)}, or a table", hint))
     found += config.faults.problems(names)
+    found += private.problems(config.privacy, config.pools, config.method)
     for name, pool in config.pools.items():
         choice = pool.clients
         if sum(bool(c) for c in (choice.take, choice.share, choice.ids)) > 1:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from fedcodist import settings
 from fedcodist.engines import ENGINES
+from fedcodist.engines.accountant import Noise, Privacy
 from fedcodist.engines.compiled import Compiled
 from fedcodist.engines.faults import Faults
 from fedcodist.fold import Mean
@@ -29,6 +30,7 @@ HARMLESS = frozenset(  # no result depends on these
         "engine.workers",
         "engine.address",
         "engine.allow_public",
+        "privacy.budget",
         "evaluate_every",
         "evaluate_after",
         "checkpoint_every",
@@ -75,6 +77,7 @@ class PoolConfig:
     work: Any = setting(LocalSGD(), kinds=WORKS)  # what a client does in a round
     fold: Any = setting(Mean.kind, reader=read_fold)  # how replies are combined
     rule: Any = setting(Average(), kinds=RULES, silent=True)  # what the pool asks its clients, and what it keeps
+    privacy: Noise | None = setting(None, silent=True)  # how its clients' updates are clipped and noised; all pools, or none
     server: Any = setting(Adam(), kinds=SERVERS)  # the optimizer that applies the clients' gradient
     learns: Learns = Learns()  # the pool's model as a student
     teaches: Teaches = Teaches()  # the pool's model as a teacher
@@ -94,6 +97,7 @@ class Config:
     membership: Literal["any", "nested", "disjoint"] = "any"  # what must be true of the pools' clients
     engine: Any = setting(Compiled(), kinds=ENGINES)  # how clients are run on this machine
     faults: Faults = setting(Faults(), silent=True)  # simulated faults of the clients
+    privacy: Privacy | None = setting(None, silent=True)  # what clients are promised where pools add noise
     name: str = "run"  # names the run's directory
     seeds: tuple[int, ...] = setting((), ge=0, le=2**63 - 1)  # the seeds to train, if the command names none
     evaluate_every: int = setting(0, ge=0)  # rounds between evaluations on held_out; 0: twenty in a run

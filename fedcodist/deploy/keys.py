@@ -79,7 +79,7 @@ def device(directory: Path) -> None:
 
 
 def secret(path: Path) -> None:
-    """A secret that two processes of one machine share."""
+    """A secret of one machine: its processes share it, and nobody else knows it."""
     durable.write_file(path, secrets.token_urlsafe(48).encode())
 
 

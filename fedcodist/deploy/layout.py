@@ -18,7 +18,7 @@ from pathlib import Path
 
 from fedcodist import config, settings
 from fedcodist.deploy import examples, files, keys
-from fedcodist.deploy.serving import SETTINGS, refused
+from fedcodist.deploy.serving import NOISE_KEY, SETTINGS, refused
 from fedcodist.errors import ConfigError
 from fedcodist.settings import Problem
 from fedcodist.storage import durable
@@ -74,6 +74,8 @@ def init(directory: Path, what: str, host: str, port: int, names: Sequence[str],
     if not (server / SETTINGS).exists():
         _server(server, authority, what, host, port)
         done.append(f"server: {server}")
+    if not (server / NOISE_KEY).exists():
+        keys.secret(server / NOISE_KEY)
     for name in names:
         if not (directory / NODES / name).exists():
             _node(directory / NODES / name, authority, name, f"{host}:{port}", (sites or {}).get(name, ""))

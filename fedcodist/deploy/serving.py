@@ -2,7 +2,7 @@
 
 The server's task gives public, held-out and test rows; its own clients, if it has some, are not used. A pool takes the devices that its
 `clients.where` or `clients.ids` name. Which devices there are is kept in a file beside the runs, so that a server which is started again
-draws the same cohorts. Privacy accounting would stand between the session and the engine, where every release passes.
+draws the same cohorts. Noise for privacy is drawn by a key that only this directory has.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import Any
 
 from fedcodist import settings
 from fedcodist.config import Config, assemble, read
-from fedcodist.deploy import files
+from fedcodist.deploy import files, keys
 from fedcodist.engines.flower import Flower, Terms
+from fedcodist.engines.private import Private
 from fedcodist.engines.roll import Declared, Roll
 from fedcodist.engines.roster import Roster
 from fedcodist.engines.wire import Post
@@ -32,6 +33,7 @@ from fedcodist.train import Experiment
 from fedcodist.work import WORKS
 
 SETTINGS, DEVICES, OUTCOME, LOG, RUNS = "server.toml", "devices.json", "outcome.json", "rounds.log", "runs"
+NOISE_KEY = "noise.key"
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,11 @@ def prepare(config: Config, server: Server, post: Post, directory: Path, say: Ca
     experiment = assemble(config, task, server.seed, populations=roll.rosters)
     fed = experiment.federation
     pools = {name: replace(pool, spare=math.ceil(server.rounds.spare * pool.cohort)) for name, pool in fed.pools.items()}
-    return replace(experiment, federation=replace(fed, pools=pools)), engine
+    outer = fed.engine
+    if isinstance(outer, Private):
+        keys.check_private(directory / NOISE_KEY)
+        outer = outer.hidden((directory / NOISE_KEY).read_bytes())
+    return replace(experiment, federation=replace(fed, pools=pools, engine=outer)), engine
 
 
 def serve(post: Post, directory: Path) -> None:

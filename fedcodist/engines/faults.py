@@ -197,9 +197,9 @@ class Faulty:
         return next(pool for pool in reversed(self.pools) if client in population[pool])
 
 
-def instead(engine: Engine, other: Engine) -> Engine:
-    """Another engine in the place of one, whose simulated faults stay."""
-    return replace(engine, engine=other) if isinstance(engine, Faulty) else other
+def instead(engine: Any, other: Engine) -> Engine:
+    """Another engine in the place of one; what stands around that, such as simulated faults, stays."""
+    return replace(engine, engine=instead(engine.engine, other)) if hasattr(engine, "engine") else other
 
 
 def _told(ask: Ask, answer: Answer | None, reasons: Counter[str]) -> Answer | None:

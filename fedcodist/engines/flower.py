@@ -21,6 +21,7 @@ import numpy as np
 
 from fedcodist import clients, keys, settings, tree
 from fedcodist.engines import blocks, validation, wire
+from fedcodist.engines.clipped import Clipped
 from fedcodist.engines.roll import Roll
 from fedcodist.engines.threads import PriorityThreads, cores, shared
 from fedcodist.engines.validation import Strikes
@@ -293,8 +294,10 @@ class Flower:
         self._say(f"round {t}: a reply of {client} is dropped: {', '.join(sorted(offences))}")
 
     def _drop_far(self, open_: Sequence[_Open], t: int) -> None:
-        """Replies that are far longer than the others go."""
+        """Replies that are far longer than the others go; not where all are clipped, as one client must not decide about another then."""
         for one in open_:
+            if getattr(one.ask.fold, "kind", "") == Clipped.kind:
+                continue
             for client in validation.far({c: validation.norm(r.value) for c, r in one.good.items()}, self._terms.norm_factor):
                 del one.good[client]
                 one.bad[client] = "norm"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ import jax
 from fedcodist import keys, runs, tree
 from fedcodist.config import HARMLESS, Config, digest, identity, plain
 from fedcodist.engines.faults import instead
+from fedcodist.engines.private import BudgetSpent, Private
 from fedcodist.errors import Failure, Interrupted
 from fedcodist.evaluate import ensemble, evaluate
 from fedcodist.profile import timed, watch, whole
@@ -26,9 +27,11 @@ from fedcodist.rule import Diverged
 from fedcodist.runs import checkpoint, clock, cost
 from fedcodist.runs.evaluation import is_due
 from fedcodist.runs.trained import described
+from fedcodist.storage.journal import Lines, decode_lines
 from fedcodist.train import Experiment, train
 from fedcodist.types import Engine
 
+ACCOUNT = "privacy.jsonl"  # every release, written before it
 AFTER = ("evaluate", "journal", "checkpoint")  # what comes after the seconds of a round
 
 
@@ -130,7 +133,8 @@ def perform(
             done, state = run.resume(start) or (0, start)
         ahead = {"expected_seconds": round(expected, 1)} if (expected := clock.left(config, done)) is not None else {}
         first = done
-        yield Event("started", path, config, seed, done, notes=tuple(run.notes))
+        notes = (*run.notes, *_accounted(fed.engine, path))
+        yield Event("started", path, config, seed, done, notes=notes)
         committed, held_out = done, None
         infos = [row["pools"] for row in runs.read(path).rounds] if done else []
         try:
@@ -164,6 +168,10 @@ def perform(
                 if done > committed:
                     run.commit(done, state)
             raise
+        except BudgetSpent as error:
+            if done > committed:
+                run.commit(done, state)
+            raise BudgetSpent(f"{error}; the models of round {done} are kept ({path})") from None
         except Diverged as error:
             last = f"the last good checkpoint is round {committed}" if committed else "there is no checkpoint yet"
             raise DivergedRun(f"{error} ({path}); {last}; a smaller learning rate is the usual cure") from None
@@ -193,9 +201,28 @@ def _result(experiment: Experiment, state: Any, infos: list[Any], held_out: Any,
         "test": evaluate(fed, models, "test"),
         **together,
         "cost": cost.of_rounds(fed, method, infos),
+        **({"privacy": fed.engine.told()} if isinstance(fed.engine, Private) else {}),
         "notes": list(fed.task.notes),
         "task": described(fed.task),
     }
+
+
+def _accounted(engine: Engine, path: Path) -> list[str]:
+    """Let a private engine keep its account with the run, and say what it promises. A run that is begun again goes on with its account:
+    what was released was released."""
+    if not isinstance(engine, Private):
+        return []
+    rows, _ = decode_lines((path / ACCOUNT).read_bytes(), ACCOUNT) if (path / ACCOUNT).exists() else ([], [])
+    lines = Lines(path / ACCOUNT)
+    lines.cut(lines.whole_bytes())
+
+    def keep(row: Mapping[str, Any]) -> None:
+        lines.append(row)
+        lines.sync()
+
+    engine.opened(rows, keep)
+    said = engine.told()
+    return [f"privacy: epsilon at most {engine.how.budget:g} at delta {said['delta']:g}, so far {said['epsilon']:g}; {said['assumption']}"]
 
 
 def _timed(steps: Iterator[Any]) -> Iterator[tuple[Any, clock.Span]]:
