@@ -273,3 +273,22 @@ def _check_compiled_once(label: Any, method: Method, given: dict[str, Any]) -> N
 def _close(label: Any, a: Any, b: Any, said: str) -> None:
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         assert np.allclose(np.asarray(x), np.asarray(y), rtol=0, atol=CLOSE), f"{label}: {said}"
+
+
+def check_loss(loss: Any, **given: Any) -> None:
+    """A distillation loss: the same bits again; what it trains beside the student is dropped; it teaches, under every method that it does
+    not refuse; no program is compiled after the first lesson. `given` goes to every pool."""
+    how = distill.Distiller(steps=8, batch=25, augment=False, loss=loss)
+    fed = dataclasses.replace(federation(**given), rounds=ROUNDS)
+    theta = {name: state.params for name, state in fed.init(keys.root(0)).items()}
+    students, info = fed.codistill(how, theta, 1, keys.root(0), 0)
+    again, _ = fed.codistill(how, theta, 1, keys.root(0), 0)
+    assert same_bits(students, again), f"{loss}: the same key gives other bits"
+    for name in fed.names:
+        assert jax.tree.structure(students[name]) == jax.tree.structure(theta[name]), f"{loss}: a student has other parameters"
+        assert bool(tree.finite(students[name])) and not same_bits(students[name], theta[name]), f"{loss}: {name} learned nothing"
+        assert np.isfinite(info[name]["distill_loss"]).all(), f"{loss}: a loss is not finite"
+    programs = distill.learn, distill.teacher_logits, distill.teacher_features
+    before = [program._cache_size() for program in programs]  # type: ignore[attr-defined]
+    fed.codistill(how, students, 2, keys.root(0), 1)
+    assert before == [program._cache_size() for program in programs], f"{loss}: a second lesson compiles programs"  # type: ignore[attr-defined]

@@ -9,12 +9,14 @@ from typing import Any
 from fedcodist import imports, settings
 from fedcodist.registry import Registry
 from fedcodist.settings import Problem, SettingError
+from fedcodist.techniques.fitnets import FitNets
 from fedcodist.techniques.functions import Loss, js, kl, mse_logits, reverse_kl
+from fedcodist.techniques.hinton import Hinton
 from fedcodist.techniques.technique import Features, Plain, Seeing, Technique
 
-LOSSES = Registry("losses", kl, reverse_kl, js, mse_logits)
+LOSSES = Registry("losses", kl, reverse_kl, js, mse_logits, Hinton, FitNets)
 
-__all__ = ["LOSSES", "Features", "Plain", "Seeing", "Technique", "named", "read", "resolve", "technique"]
+__all__ = ["LOSSES", "Features", "FitNets", "Hinton", "Plain", "Seeing", "Technique", "named", "read", "resolve", "technique"]
 
 
 def read(value: Any, path: str, problems: list[Problem]) -> Any:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from fedcodist.federation import Federation
 from fedcodist.losses import Batch, Lesson
-from fedcodist.settings import Problem, SettingError
+from fedcodist.settings import Problem, SettingError, nearest, show
 from fedcodist.techniques.functions import Loss
 from fedcodist.types import Array, Consumed, Method, Model, Params, Tree
 
@@ -83,15 +84,20 @@ def features(model: Model, params: Params, inputs: Array, key: Any) -> tuple[Arr
 
 def layers_of(model: Model, params: Params, inputs: Any) -> tuple[str, ...]:
     """The layers that a model shows, from the inputs to the logits."""
-    seen: list[str] = []  # JAX would sort the names
+    return tuple(shapes_of(model, params, inputs))
+
+
+def shapes_of(model: Model, params: Params, inputs: Any) -> dict[str, tuple[int, ...]]:
+    """The shapes of its activations, layer by layer; the first axis are the rows."""
+    seen: dict[str, tuple[int, ...]] = {}  # JAX would sort the names
 
     def look(params: Params, inputs: Array) -> Array:
         logits, found = features(model, params, inputs, None)
-        seen.extend(found)
+        seen.update({layer: values.shape for layer, values in found.items()})
         return logits
 
     jax.eval_shape(look, params, inputs)
-    return tuple(seen)
+    return seen
 
 
 def featureless(fed: Federation, kind: str) -> list[Problem]:
@@ -100,4 +106,31 @@ def featureless(fed: Federation, kind: str) -> list[Problem]:
         Problem(f"pools.{name}.model", "a model without `features`", f"one that shows its layers, which the loss {kind} compares")
         for name, pool in fed.pools.items()
         if pool.model.features is None
+    ]
+
+
+def pool_shapes(fed: Federation) -> dict[str, dict[str, tuple[int, ...]]]:
+    """{pool: the shapes of its model's activations in a lesson}."""
+    rows = jax.eval_shape(fed.task.objective.public_inputs, fed.task.spec.x.rows(2))
+    return {name: shapes_of(pool.model, pool.shapes, rows) for name, pool in fed.pools.items()}
+
+
+def who_hears_whom(method: Method, fed: Federation) -> list[tuple[str, str]]:
+    """(student, teacher) of all lessons. Where the clients' models are the teachers, every pool hears those of all."""
+    if method.asks:
+        return [(i, j) for i in fed.names for j in fed.names]
+    return [(i, j) for i in fed.names for j in fed.table[i] if j != i]
+
+
+def per_prediction(values: Array, like: Array) -> Array:
+    """The mean over all axes that a prediction does not have."""
+    return jnp.mean(values, tuple(range(like.ndim, values.ndim)))
+
+
+def unseen_layers(found: dict[str, dict[str, tuple[int, ...]]], key: str, layer: str) -> list[Problem]:
+    """A problem for each pool that has no layer of this name."""
+    return [
+        Problem(f"method.distill.loss.{key}", show(layer), f"a layer of pool {name}: {', '.join(layers)}", nearest(layer, layers))
+        for name, layers in found.items()
+        if layer and layer not in layers
     ]

@@ -1,0 +1,125 @@
+"""Distillation techniques: what they come to where they must be plain distillation, numbers by hand, and what is refused."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from worlds import gauss_federation, same_bits
+
+from fedcodist import config, distill, keys, losses, testing
+from fedcodist.distill import Distiller
+from fedcodist.errors import ConfigError
+from fedcodist.federation import params_of
+from fedcodist.methods import FedDF, MergedCodist, PeriodicCodist
+from fedcodist.models import MLP
+from fedcodist.schedule import Constant
+from fedcodist.settings import SettingError
+from fedcodist.techniques import LOSSES, FitNets, Hinton
+from fedcodist.train import Experiment
+
+HOW = Distiller(steps=6, batch=20)
+
+
+def lesson(loss, fed=None, t=1, how=HOW):
+    fed = fed or gauss_federation()
+    theta = params_of(fed.init(keys.root(0)))
+    return fed.codistill(replace(how, loss=loss), theta, t, keys.root(0), 0)
+
+
+def close(a, b, **within):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        assert np.asarray(x) == pytest.approx(np.asarray(y), **within)
+
+
+def batch_of(logits, target=None, features=({},), step=0, how=HOW, labels=None, rows=None, inputs=None):
+    teachers = (jnp.asarray(logits),)
+    inputs = jnp.zeros((len(logits), 4)) if inputs is None else inputs
+    target = distill.targets(teachers, jnp.ones(1), jnp.ones(1)) if target is None else target
+    return losses.Batch(inputs, labels, rows, target, teachers, features, jnp.ones(1), jnp.ones(1), how, jnp.int32(step))
+
+
+@pytest.mark.parametrize("name", [name for name, loss in LOSSES.items() if isinstance(loss, type)])
+def test_techniques(name):
+    testing.check_loss(LOSSES[name]())
+
+
+@pytest.mark.parametrize("plain", [FitNets(weight=0.0), Hinton(temperature=1.0)])
+def test_what_is_plain_distillation_is_it_to_the_bit(plain):
+    assert same_bits(lesson("kl")[0], lesson(plain)[0])
+    assert not same_bits(lesson("kl")[0], lesson(type(plain)())[0])
+
+
+def test_a_technique_in_a_config():
+    given = config.read("quick/toy", ['method.distill.loss={ kind = "fitnets", weight = 3.0 }']).method.distill
+    assert given.loss == FitNets(weight=3.0) and Distiller(loss="fitnets") == Distiller(loss=FitNets())
+    assert config.read("quick/toy", ["method.distill.loss={ kind = 'js' }"]) == config.read("quick/toy", ["method.distill.loss=js"])
+    named, table = (config.read("quick/toy", [f"method.distill.loss={loss}"]) for loss in ("hinton", "{ kind = 'hinton' }"))
+    assert config.identity(named) == config.identity(table)
+    with pytest.raises(ConfigError, match=r"method.distill.loss.weigth: got an unknown key; .*did you mean weight"):
+        config.read("quick/toy", ['method.distill.loss={ kind = "fitnets", weigth = 3.0 }'])
+    with pytest.raises(ConfigError, match=r"method.distill.loss: got 'fitnet'; allowed kl .* fitnets .*did you mean fitnets"):
+        config.read("quick/toy", ["method.distill.loss=fitnet"])
+
+
+# -- Hinton's --
+
+
+def test_hinton_by_hand():
+    """Two classes at T = 2: the teacher's logits (2 ln 3, 0) become probabilities 3/4 and 1/4, the student's (0, 0) stay even."""
+    model = MLP(()).build((4,), 2)
+    params = jax.tree.map(jnp.zeros_like, model.init(keys.root(0)))
+    teacher = np.array([[2 * np.log(3), 0.0]], np.float32)
+    values, logits, _ = Hinton(temperature=2.0)(model, params, (), (), batch_of(teacher), None)
+    soft = 4 * (0.75 * np.log(1.5) + 0.25 * np.log(0.5))
+    assert float(values[0]) == pytest.approx(soft, rel=1e-5) and logits.tolist() == [[0.0, 0.0]]
+    labelled = batch_of(teacher, labels=jnp.array([1]), how=replace(HOW, labels=0.25))
+    values, *_ = Hinton(temperature=2.0)(model, params, (), (), labelled, None)
+    assert float(values[0]) == pytest.approx(0.75 * soft + 0.25 * np.log(2), rel=1e-5)
+
+
+# -- FitNets --
+
+
+def test_a_hint_by_hand():
+    """The student's layer is relu(1 * x) = (1, 2, 0); through the map (1, 1, 1) and bias 1 that is 4, and the teacher's layer is 6."""
+    model = MLP((3,)).build((3,), 2)
+    params = {"dense0": {"w": jnp.eye(3), "b": jnp.zeros(3)}, "dense1": {"w": jnp.zeros((3, 2)), "b": jnp.zeros(2)}}
+    own = [{"w": jnp.ones((3, 1)), "b": jnp.ones(1)}]
+    batch = batch_of(np.zeros((1, 2)), features=({"dense0": jnp.array([[6.0]])},), inputs=jnp.array([[1.0, 2.0, -5.0]]))
+    both, *_ = FitNets(weight=10.0)(model, params, own, (), batch, None)
+    assert float(both[0]) == pytest.approx(10 * 4.0)
+    staged = FitNets(weight=10.0, first=0.5)
+    assert [float(staged(model, params, own, (), batch._replace(step=jnp.int32(k)), None)[0][0]) for k in (2, 3)] == [40.0, 0.0]
+
+
+def test_the_maps_are_learned_with_the_student():
+    fed = gauss_federation(("small", "large"))
+    plain, hinted = (lesson(loss, fed, how=replace(HOW, steps=60, batch=50))[1]["small"] for loss in ("kl", FitNets(weight=5.0)))
+    assert hinted["distill_loss"][1] < 0.8 * hinted["distill_loss"][0] and plain["distill_loss"][0] < hinted["distill_loss"][0]
+
+
+def test_hints_that_cannot_be():
+    fed, periodic = gauss_federation(), PeriodicCodist(2, HOW)
+    with pytest.raises(SettingError, match=r"method.distill.loss.layer: got 'dense7'; allowed a layer of pool \w+: dense0"):
+        Experiment(fed, replace(periodic, distill=replace(HOW, loss=FitNets(layer="dense7"))), 4)
+    hidden = replace(fed.pools["small"], model=fed.pools["small"].model._replace(features=None))
+    blind = replace(fed, pools={**fed.pools, "small": hidden})
+    with pytest.raises(SettingError, match=r"pools.small.model: got a model without `features`; .* the loss fitnets compares"):
+        Experiment(blind, replace(periodic, distill=replace(HOW, loss="fitnets")), 4)
+    Experiment(blind, replace(periodic, distill=replace(HOW, loss=FitNets(weight=0.0))), 4)  # plain distillation needs no layers
+    method = 'method={ kind = "periodic", period = 2, distill = { batch = 20, loss = { kind = "fitnets", layer = "conv0" } } }'
+    large = 'pools.large.model={ kind = "cnn", filters = [32, 64, 64], dense = [128, 256] }'
+    images = config.read("quick/images", [method, "pools.small.model=cnn", large])
+    with pytest.raises(
+        ConfigError, match=r"got conv0 of pool small, 12x12x16, for conv2 of pool large, 6x6x64; allowed layers that differ"
+    ):
+        config.build(images, 0)
+
+
+@pytest.mark.parametrize("method", [MergedCodist(Constant(0.5), HOW), FedDF(HOW)])
+def test_hints_go_with_every_method(method):
+    for loss in ("fitnets", "hinton"):
+        step = testing.finish(gauss_federation(), replace(method, distill=replace(HOW, loss=loss)), rounds=2)
+        assert np.isfinite(step.info["small"]["distill_loss"]).all() and step.info["small"]["codistilled"]
