@@ -5,7 +5,8 @@ from fedcodist.methods.feddf import FedDF
 from fedcodist.methods.merged import MergedCodist
 from fedcodist.methods.periodic import PeriodicCodist
 from fedcodist.methods.steady import SteadyCodist
+from fedcodist.methods.takfl import TAKFL
 from fedcodist.registry import Registry
 
-METHODS = Registry("methods", FedAvg, PeriodicCodist, MergedCodist, SteadyCodist, FedDF)
+METHODS = Registry("methods", FedAvg, PeriodicCodist, MergedCodist, SteadyCodist, FedDF, TAKFL)
 BASELINE = FedAvg  # the twin that every other method is measured against
