@@ -19,16 +19,18 @@ from fedcodist.types import Model, Objective, Params, Split, Voice
 
 LOGIT_BYTES = 8 * 2**20  # of one evaluation batch: larger ones leave the cache, and their memory may be mapped and cleared anew every time
 ROWS, BATCHES = 100, 5  # at most so many rows in a batch, so that activations stay in the cache, and so many batches in a program
-Metrics = dict[str, dict[str, float]]  # {domain: {metric: value}}, with "all" for every row
+QUANTILES = np.linspace(0, 1, 21)  # of the accuracies of single clients, from the lowest to the highest
+Metrics = dict[str, dict[str, Any]]  # {domain: {metric: value}}, with "all" for every row
 
 
-def evaluate(fed: Federation, models: Mapping[str, Voice | Params], split: str = "held_out") -> dict[str, Metrics]:
-    """{model: {domain: {metric: value}}} on held_out or test. `accuracy_clients` is the mean over clients of each one's accuracy.
+def evaluate(fed: Federation, models: Mapping[str, Voice | Params], split: str = "held_out", quantiles: bool = False) -> dict[str, Metrics]:
+    """{model: {domain: {metric: value}}} on held_out or test. `accuracy_clients` is the mean over clients of each one's accuracy; with
+    `quantiles` there is also its distribution, `client_quantiles`: the QUANTILES of the clients' accuracies.
 
     A model given by its parameters alone has the architecture of the pool of that name.
     """
     data = fed.task.split(split)
-    return {name: summarise(fed, data, measure(fed, [_voice(fed, name, model)], data)) for name, model in models.items()}
+    return {name: summarise(fed, data, measure(fed, [_voice(fed, name, model)], data), quantiles) for name, model in models.items()}
 
 
 def ensemble(fed: Federation, models: Mapping[str, Voice | Params], split: str = "held_out") -> Metrics:
@@ -63,23 +65,25 @@ def measure(fed: Federation, voices: Sequence[Voice], data: Split) -> dict[str, 
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def summarise(fed: Federation, data: Split, sums: Mapping[str, np.ndarray]) -> Metrics:
+def summarise(fed: Federation, data: Split, sums: Mapping[str, np.ndarray], quantiles: bool = False) -> Metrics:
     """Metrics of all rows and of each domain."""
     rows = {"all": np.ones(len(data.x), bool)}
     if data.domain is not None and len(fed.task.domains) > 1:
         rows |= {name: data.domain == i for i, name in enumerate(fed.task.domains)}
-    return {name: _metrics(fed.task.objective, data, sums, chosen) for name, chosen in rows.items() if chosen.any()}
+    return {name: _metrics(fed.task.objective, data, sums, chosen, quantiles) for name, chosen in rows.items() if chosen.any()}
 
 
-def _metrics(objective: Objective, data: Split, sums: Mapping[str, np.ndarray], chosen: np.ndarray) -> dict[str, float]:
+def _metrics(objective: Objective, data: Split, sums: Mapping[str, np.ndarray], chosen: np.ndarray, quantiles: bool) -> dict[str, Any]:
     picked = {name: value[chosen].astype(np.float64) for name, value in sums.items()}
-    metrics = objective.summarise({name: value.sum(0) for name, value in picked.items()})
+    metrics: dict[str, Any] = objective.summarise({name: value.sum(0) for name, value in picked.items()})
     if data.client is not None:
         order = np.argsort(data.client[chosen], kind="stable")
         starts = np.unique(data.client[chosen][order], return_index=True)[1]
         by_client = {name: np.add.reduceat(value[order], starts) for name, value in picked.items()}
         accuracies = [objective.summarise({n: v[k] for n, v in by_client.items()})["accuracy"] for k in range(len(starts))]
         metrics["accuracy_clients"] = float(np.mean(accuracies))
+        if quantiles:
+            metrics["client_quantiles"] = np.quantile(accuracies, QUANTILES).round(6).tolist()
     return metrics
 
 

@@ -54,6 +54,9 @@ def test_metrics_by_hand():
     assert found["all"]["accuracy_clients"] == pytest.approx((2 / 3 + 1 / 2 + 1) / 3)
     assert found["here"]["accuracy_clients"] == pytest.approx((2 / 3 + 1 + 1) / 3)
     assert found["there"]["accuracy_clients"] == pytest.approx(1 / 2)
+    assert "client_quantiles" not in found["all"]
+    quantiles = fc.evaluate(federation(WHOLE), {"a": SCALE}, quantiles=True)["a"]["all"]["client_quantiles"]
+    assert len(quantiles) == 21 and quantiles[::10] == pytest.approx([1 / 2, 2 / 3, 1], abs=1e-6)  # lowest, median, highest
     for domain, rows in (("all", RIGHT), ("here", RIGHT[DOMAIN == 0]), ("there", RIGHT[DOMAIN == 1])):
         assert found[domain]["loss"] == pytest.approx(loss(rows), rel=1e-5)
         sure = np.exp(SURE) / (np.exp(SURE) + 2)
@@ -204,6 +207,9 @@ def test_a_result_tells_of_the_ensemble(tmp_path):
     assert result["ensemble"] == {split: module.ensemble(fed, models, split) for split in ("held_out", "test")}
     assert set(result["ensemble"]["test"]) == {"all", *fed.task.domains}
     assert result["test"] == fc.evaluate(fed, models, "test") and set(result["test"]) == {"small", "large"}
+    spread = result["client_quantiles"]["small"]["all"]
+    assert len(spread) == 21 and spread == sorted(spread)
+    assert result["labels"]["small"]["clients"] == len(fed.pools["small"].clients)
 
 
 def test_a_single_pool_is_no_ensemble(tmp_path):

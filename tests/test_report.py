@@ -16,7 +16,8 @@ import pytest
 
 from fedcodist.config import toml
 from fedcodist.errors import ConfigError
-from fedcodist.reports import report
+from fedcodist.reports import drawing, report, spending
+from fedcodist.reports.plots import PLOTS
 
 EVIL = "<script>alert(1)</script>"
 LIFT = {"fedavg": 0.0, "periodic": 0.02, "merged": 0.05}
@@ -54,6 +55,11 @@ def make_run(
         "seed": seed, "method": kind, "rounds": rounds, "table": taught, "parameters": size,
         "test": {p: {d: metrics(base[p, d] + LIFT[kind] + noise.gauss(0, 0.003)) for d in domains} for p in pools},
         "held_out": {p: {d: metrics(base[p, d] + LIFT[kind]) for d in domains} for p in pools},
+        "client_quantiles": {p: {d: [(base[p, d] + LIFT[kind]) * (0.6 + 0.04 * i) for i in range(21)] for d in domains} for p in pools},
+        "labels": {
+            p: {"classes": 10, "clients": 300, "read": 200, "skew": 0.5, "distinct": 4.5, "counts": [dealt(c) for c in range(40)]}
+            for p in pools
+        },
         "cost": {
             "client_bytes": {p: 8 * size[p] * 10 * rounds for p in pools},
             "client_flops": {p: 6.0 * size[p] * 500 * rounds for p in pools},
@@ -83,6 +89,11 @@ def make_run(
 
 def metrics(value: float) -> dict[str, float]:
     return {"accuracy": value, "loss": 2 - value, "calibration": 0.1, "accuracy_clients": value - 0.01}
+
+
+def dealt(client: int) -> dict[str, int]:
+    """A client with many examples of one label, and a few of its neighbours."""
+    return {str((client + i) % 10): n for i, n in enumerate((30, 10, 5, 1))}
 
 
 def study(pools: list[str], domains: list[str], kinds: tuple[str, ...] = tuple(LIFT), seeds: int = 2, **more: Any) -> list[Any]:
@@ -116,12 +127,13 @@ class Outline(HTMLParser):
 def test_the_page_has_every_part_in_order(page):
     out, text = page
     words = Outline(text[text.index("<body>") :]).words
-    parts = ["demo", "MergedCodist against its FedAvg twin", "Results", "Accuracy over rounds", "Gain over the twin", "Who teaches whom"]
+    parts = ["demo", "MergedCodist against its FedAvg twin", "Results", "Accuracy over rounds", "Gain over the twin"]
+    parts += ["Accuracy against cost", "Loss and calibration", "How clients differ", "300 (200 read)", "Who teaches whom"]
     parts += ["The two gradients", "Cost of an average run", "0 extra client bytes", "Runs and reproduction"]
     parts += ["fedcodist run demo-merged.toml --twin --seeds 0,1", "[pools.small]", "jax 0.10.2", "rows.csv"]
     places = [words.find(part) for part in parts]
     assert -1 not in places and places == sorted(places), dict(zip(parts, places, strict=True))
-    files = {"accuracy", "gain", "gradients", "cost"}
+    files = set(PLOTS)
     assert {p.name for p in (out / "plots").iterdir()} == {f"{f}.{ext}" for f in files for ext in ("png", "svg")}
     assert (out / "plots" / "cost.png").read_bytes().startswith(b"\x89PNG")
 
@@ -150,7 +162,7 @@ def test_ids_are_unique_and_found(page):
 
 def test_pictures_follow_the_theme(page):
     pictures = re.findall(r"<svg .*?</svg>", page[1], flags=re.DOTALL)
-    assert len([p for p in pictures if "matplotlib" in p or "axes_1" in p]) == 4
+    assert len([p for p in pictures if "axes_1" in p]) == len(PLOTS)
     for picture in pictures:
         assert not re.search(r": #[0-9a-f]{6}", picture)  # every colour is one of the page's variables
         assert "mathdefault" not in picture
@@ -159,7 +171,7 @@ def test_pictures_follow_the_theme(page):
 def test_same_runs_same_bytes(page, tmp_path):
     out, _ = page
     report.write(study(["small", "large"], ["all"]), tmp_path)
-    for name in ("report.html", "rows.csv", *(f"plots/{n}.{e}" for n in ("accuracy", "gain", "gradients", "cost") for e in ("svg", "png"))):
+    for name in ("report.html", "rows.csv", *(f"plots/{n}.{e}" for n in PLOTS for e in ("svg", "png"))):
         assert (tmp_path / name).read_bytes() == (out / name).read_bytes(), name
 
 
@@ -256,15 +268,70 @@ def test_a_forest_has_zero_on_its_axis_and_cuts_what_is_too_wide():
     assert least <= 0 < most
 
 
-def test_import_needs_no_matplotlib_and_its_lack_is_one_line(monkeypatch, tmp_path):
+def test_a_narrow_screen_gets_each_panel(page):
+    panels = re.findall(r'<svg viewBox="([^"]+)" style="[^"]+"><use href="#(\w+)-figure_1"/></svg>', page[1])
+    shown = {name: [box for box, of in panels if of == name] for name in PLOTS}
+    assert {name: len(boxes) for name, boxes in shown.items() if name != "gradients"} == {
+        "accuracy": 2, "gain": 2, "loss": 2, "calibration": 2, "spending": 8, "clients": 2, "labels": 2, "cost": 4,
+    }  # fmt: skip
+    assert len(panels) == len(set(panels))
+    for box, name in panels:
+        x, y, width, height = map(float, box.split())
+        whole = re.search(rf'viewBox="0 0 ([\d.]+) ([\d.]+)"(?=[^>]*>(?:(?!<svg).)*id="{name}-figure_1")', page[1], flags=re.DOTALL)
+        assert whole and -9 < x < x + width < float(whole[1]) + 9 and -9 < y < y + height < float(whole[2]) + 9
+
+
+def test_costs_of_rounds_add_up():
+    run = make_run("periodic", 0, ["a", "b"], ["all"], rounds=10)
+    for row, examples in zip(run.rounds, range(100, 1100, 100), strict=True):
+        row["pools"]["a"]["examples"] = examples  # 100, 200 ... 1,000, of 5,500
+    run.result["cost"]["client_flops"] = {"a": 5500.0, "b": 1000.0}
+    flops = spending.spent(run, "client_flops")
+    assert [flops[t] for t in (1, 2, 10)] == pytest.approx([100 + 100, 300 + 200, 6500])
+    taught = spending.spent(run, "server_flops")
+    assert [taught[t] / taught[10] for t in (4, 5, 9, 10)] == pytest.approx([0, 0.5, 0.5, 1])
+    assert spending.spent(run, "client_bytes")[5] * 2 == sum(run.result["cost"]["client_bytes"].values())
+    assert spending.spent(run, "seconds") == {t: t / 2 for t in range(1, 11)}
+    run.result = None
+    assert spending.spent(run, "client_bytes") == {}
+
+
+def test_compared_panels_have_equal_axes():
+    from fedcodist.reports import distributions, plots
+    from fedcodist.reports.arms import group
+
+    arms = group(study(["small", "large"], ["all"], seeds=2))
+    with drawing.style():
+        for draw in (plots.accuracy, plots.gain, plots.loss, distributions.clients):
+            figure = draw(arms)
+            assert figure is not None and len({ax.get_ylim() for ax in figure.axes}) == 1
+        figure = spending.draw(arms)
+        assert figure is not None and len({ax.get_ylim() for ax in figure.axes}) == 1
+        assert [ax.get_xlim() for ax in figure.axes[:4]] == [ax.get_xlim() for ax in figure.axes[4:]]
+        figure = plots.accuracy(arms)
+        assert figure is not None
+        thin = [line for line in figure.axes[0].lines if line.get_linewidth() == 0.7]
+        assert len(thin) == 3 * 2  # each seed of each method
+
+
+def test_runs_without_what_is_newly_recorded_still_report():
+    runs = study(["a", "b"], ["all"], seeds=2)
+    for run in runs:
+        del run.result["client_quantiles"], run.result["labels"]
+    words = Outline(report.render(runs, {})).words
+    assert "How clients differ" not in words and "Results" in words
+
+
+def test_without_matplotlib_the_report_has_no_plots(monkeypatch, tmp_path):
     code = "import sys; sys.modules['matplotlib'] = None; import fedcodist.reports.report; print('jinja2' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[1], check=True)
     assert done.stdout.strip() == "False"
+    monkeypatch.setattr(report, "available", lambda: False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ConfigError) as error:
-        report.write([make_run("merged", 0, ["a", "b"], ["all"])], tmp_path / "out")
-    assert str(error.value) == "plots need matplotlib: pip install fedcodist[plots]"
-    assert not (tmp_path / "out" / "report.html").exists()
+    words = Outline(report.write([make_run("merged", 0, ["a", "b"], ["all"])], tmp_path / "out").read_text(encoding="utf-8")).words
+    assert report.NO_PLOTS in words and "Results" in words and not (tmp_path / "out" / "plots").exists()
+    with pytest.raises(ConfigError, match="plots need matplotlib"):
+        drawing.load_matplotlib()
 
 
 def test_long_runs_are_thinned(tmp_path):

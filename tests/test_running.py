@@ -22,12 +22,13 @@ def test_a_run_from_python_is_the_commands_run(tmp_path, monkeypatch):
     done = fc.run("quick/toy", tmp_path / "a", rounds=2, seeds=[0], twin=True, quiet=True)
     assert [path.relative_to(tmp_path / "a").as_posix() for path in done.paths] == ["toy/fedavg/seed-0", "toy/merged/seed-0"]
     assert {row["method"] for row in done.rows} == {"FedAvg", "MergedCodist"} and done.verdicts and "MergedCodist" in repr(done)
-    assert done.report is None and done.open().model("small").round == 2
+    assert done.report == tmp_path / "a/toy/report.html" and done.report.is_file() and done.open().model("small").round == 2
     assert main(["run", "quick/toy", "--set", "rounds=2", "--seeds", "0", "--out", str(tmp_path / "b"), "--quiet"]) == 0
     for file in ("config.json", "result.json", "rounds.jsonl", "checkpoints/000002/small.safetensors"):
         assert (done.paths[1] / file).read_bytes() == (tmp_path / "b/toy/merged/seed-0" / file).read_bytes()
     before = {path: path.stat().st_mtime_ns for path in done.paths[1].rglob("*.safetensors")}
     again = fc.run(fc.load("quick/toy", rounds=2, seed=0), tmp_path / "a", quiet=True)  # an experiment's own seed; skipped, as it is done
+    assert again.report == done.report and "FedAvg" in again.report.read_text("utf-8")  # of all runs there, not only of these
     assert again.paths == done.paths[1:] and before == {path: path.stat().st_mtime_ns for path in before}
 
 

@@ -95,7 +95,6 @@ def _print(args: argparse.Namespace, arms: list[Any], recorded: list[Any], place
         return
     if len(arms) > 1:
         print("", *verdicts.verdicts(recorded), sep="\n")
-    if report.available():
-        print(f"\nreport: {report.write(recorded, place)}")
-    else:
-        print(f"\nruns: {place} (pip install 'fedcodist[plots]', then fedcodist report {place})")
+    print(f"\nreport: {report.write_below(place)}")
+    if not report.available():
+        print(f"The report has no plots: pip install 'fedcodist[plots]', then fedcodist report {place}")

@@ -19,11 +19,21 @@ def series(runs: Iterable[Any], read: Read) -> Line:
     return _over([_by_round(run, read) for run in runs])
 
 
-def paired_series(a_runs: Iterable[Any], b_runs: Iterable[Any], read: Read) -> Line:
-    """The mean of b minus a over the seeds that both have, round by round."""
+def each_series(runs: Iterable[Any], read: Read) -> list[list[tuple[int, float]]]:
+    """What `read` finds, round by round, for each run that has any."""
+    return [sorted(line.items()) for run in runs if (line := _by_round(run, read))]
+
+
+def each_paired(a_runs: Iterable[Any], b_runs: Iterable[Any], read: Read) -> list[list[tuple[int, float]]]:
+    """b minus a round by round, for each seed that both have."""
     a, b = by_seed(a_runs), by_seed(b_runs)
     pairs = [(_by_round(a[seed], read), _by_round(b[seed], read)) for seed in a if seed in b]
-    return _over([{t: y[t] - x[t] for t in y if t in x} for x, y in pairs])
+    return [line for x, y in pairs if (line := [(t, y[t] - x[t]) for t in sorted(y) if t in x])]
+
+
+def paired_series(a_runs: Iterable[Any], b_runs: Iterable[Any], read: Read) -> Line:
+    """The mean of b minus a over the seeds that both have, round by round."""
+    return _over([dict(line) for line in each_paired(a_runs, b_runs, read)])
 
 
 def codistilled(runs: Iterable[Any], pool: str) -> list[int]:

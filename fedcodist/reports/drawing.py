@@ -1,4 +1,4 @@
-"""How every picture of this package looks: colours, the grid of panels, names at the ends of lines, and saving as PNG and SVG.
+"""How every plot of this package looks: colours, the grid of panels, names at the ends of lines, and saving as PNG and SVG.
 
 The same figure gives the same bytes. Methods differ by colour (safe for colour-blind readers), by line and by a name at the line's end,
 never by colour alone. matplotlib is loaded only when something is drawn.
@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedcodist.errors import ConfigError
 from fedcodist.methods import METHODS
@@ -27,9 +27,10 @@ TWIN_COLOUR = "#6e7781"
 COLOURS = ("#c2570c", "#0a66c2", "#0f8a78", "#a8327f", "#7d6b00", "#5b4bd6")
 THEME = {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper", TWIN_COLOUR: "twin"} | {c: f"arm-{i}" for i, c in enumerate(COLOURS)}
 STYLES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
-WIDTH = 10.4  # inches, of a full page
+WIDTH, NARROW = 10.4, 9.0  # inches, of a full page; of one with few wide panels, so that their text is not too small on a phone
 MOST_POINTS = 240  # of a line; more are averaged in groups, or a long run's page weighs megabytes
 LABEL_GAP = 11.0  # points between two names at the ends of lines
+MOST_SEEDS = 10  # that are drawn as lines of their own; of more there is a band from the lowest to the highest
 Label = tuple[float, float, str, str]  # where, the text, its colour
 RC = {
     "font.family": "sans-serif",
@@ -69,6 +70,13 @@ RC = {
     "svg.fonttype": "none",  # text stays text: light, sharp, and it can be searched
     "svg.hashsalt": "fedcodist",
 }
+
+
+class Picture(NamedTuple):
+    """A figure as SVG, and where its panels are in it: [(x, y, width, height)] in its units. A narrow screen shows them one by one."""
+
+    svg: str
+    panels: tuple[tuple[float, float, float, float], ...] = ()
 
 
 def load_matplotlib() -> Any:
@@ -117,7 +125,7 @@ def grid(panels: int, columns: int, height: float, sharey: bool = False) -> tupl
     from matplotlib.figure import Figure
 
     rows = -(-panels // columns)
-    figure = Figure(figsize=(WIDTH, height * rows + 0.2), layout="constrained")
+    figure = Figure(figsize=(WIDTH if columns > 2 else NARROW, height * rows + 0.2), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08, wspace=0.03, hspace=0.05)  # type: ignore[union-attr]
     axes = list(figure.subplots(rows, columns, squeeze=False, sharey=sharey).flat)
     for ax in axes[panels:]:
@@ -127,9 +135,41 @@ def grid(panels: int, columns: int, height: float, sharey: bool = False) -> tupl
 
 def whole_rounds(ax: Axes) -> None:
     """Ticks of the x axis at whole rounds only."""
+    whole_steps(ax.xaxis)
+
+
+def whole_steps(axis: Any) -> None:
+    """Ticks of an axis at whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
-    ax.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
+    axis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
+
+
+def equal(axes: Iterable[Axes], x: bool = False, y: bool = True) -> None:
+    """Give panels that are compared the same limits, and each its own tick labels."""
+    axes = list(axes)
+    for which, wanted in (("x", x), ("y", y)):
+        if wanted and axes:
+            ends = [getattr(ax, f"get_{which}lim")() for ax in axes]
+            for ax in axes:
+                getattr(ax, f"set_{which}lim")(min(low for low, _ in ends), max(high for _, high in ends))
+
+
+def draw_seeds(ax: Axes, lines: Sequence[Sequence[tuple[float, float]]], colour: str) -> None:
+    """Single seeds beside their mean: thin lines, or a band if there are too many."""
+    if len(lines) < 2:
+        return
+    if len(lines) <= MOST_SEEDS:
+        for line in lines:
+            ax.plot(*zip(*thin(line), strict=True), color=colour, linewidth=0.7, alpha=0.45, zorder=1.5)
+        return
+    known: dict[float, list[float]] = {}
+    for at, y in (point for line in lines for point in line):
+        known.setdefault(at, []).append(y)
+    band = thin([(at, min(ys), max(ys)) for at, ys in sorted(known.items()) if len(ys) == len(lines)])
+    if band:
+        x, low, high = zip(*band, strict=True)
+        ax.fill_between(x, low, high, color=colour, alpha=0.16, linewidth=0)
 
 
 def plain_log(ax: Axes) -> None:
@@ -191,7 +231,7 @@ def label_ends(figure: Figure, panels: Iterable[tuple[Axes, list[Label]]]) -> No
             )
             notes.append((y, note))
         placed.append((ax, sorted(notes, key=lambda item: item[0])))
-    figure.draw_without_rendering()  # the layout decides how far apart two values are on paper
+    _lay_out(figure)  # this decides how far apart two values are on paper
     for ax, notes in placed:
         heights = [ax.transData.transform((1, y))[1] * 72 / figure.dpi for y, _ in notes]
         spots = list(heights)
@@ -205,14 +245,34 @@ def label_ends(figure: Figure, panels: Iterable[tuple[Axes, list[Label]]]) -> No
             note.set_position((6, spot - height))
 
 
-def save(figure: Figure, path: Path) -> str:
+def _lay_out(figure: Figure) -> None:
+    """Place the panels once and for all: matplotlib would do so again for every file, which takes a third of the time."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+
+
+def save(figure: Figure, path: Path) -> Picture:
     """Write path.png and path.svg, and return the SVG. No date and no random ids, so that the same runs give the same bytes."""
+    _lay_out(figure)
     figure.savefig(path.with_suffix(".png"), dpi=150, metadata={"Software": None})
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     svg = "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
     path.with_suffix(".svg").write_bytes(svg.encode("utf-8", "replace"))
-    return svg
+    return Picture(svg, tuple(_place(ax, figure) for ax in figure.axes))
+
+
+def _place(ax: Axes, figure: Figure) -> tuple[float, float, float, float]:
+    """Where a panel with its labels is in the figure's SVG, whose unit is the point, from the upper left corner."""
+    box, points, margin = ax.get_tightbbox(), 72 / figure.dpi, 4
+    assert box is not None  # the panel is visible
+    left, top = box.x0 * points, figure.get_figheight() * 72 - box.y1 * points
+    return (
+        round(left - margin, 1),
+        round(top - margin, 1),
+        round(box.width * points + 2 * margin, 1),
+        round(box.height * points + 2 * margin, 1),
+    )
 
 
 def inline(svg: str, name: str) -> str:

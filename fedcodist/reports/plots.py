@@ -1,17 +1,18 @@
-"""Pictures of recorded runs: accuracy curves, the gain over the twin as it grows, norms and cosines of the two gradients, and cost.
+"""Plots of recorded runs: curves of accuracy, loss and calibration, the gain over the twin as it grows, norms and cosines of the two
+gradients, and cost. What accuracy was reached for what cost is in spending.py, what differs between clients in distributions.py.
 
 Each function draws one matplotlib figure from arms, or returns None where there is nothing to draw.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedcodist.reports import drawing
+from fedcodist.reports import distributions, drawing, spending
 from fedcodist.reports.arms import COSTS, TWIN, Arm, cost_of, dig, domains_of, headline, is_finished, pools_of, twin_of
-from fedcodist.reports.curves import codistilled, paired_series, series
+from fedcodist.reports.curves import codistilled, each_paired, each_series, paired_series, series
 from fedcodist.reports.drawing import (
     COLOURS,
     INK,
@@ -19,6 +20,7 @@ from fedcodist.reports.drawing import (
     STYLES,
     TWIN_COLOUR,
     Label,
+    Picture,
     grid,
     label_ends,
     save,
@@ -37,88 +39,108 @@ if TYPE_CHECKING:
 MOST_PANELS = 24
 
 
-def draw(arms: Sequence[Arm], out: Path) -> dict[str, str]:
-    """Every picture that these arms give, saved into a directory as PNG and SVG: {name: SVG}."""
+def draw(arms: Sequence[Arm], out: Path) -> dict[str, Picture]:
+    """Every plot that these arms give, saved into a directory as PNG and SVG: {name: picture}."""
     drawn = {}
     with drawing.style():
         out.mkdir(parents=True, exist_ok=True)
-        for name, picture in (("accuracy", accuracy), ("gain", gain), ("gradients", gradients), ("cost", cost)):
+        for name, picture in PLOTS.items():
             if (figure := picture(arms)) is not None:
                 drawn[name] = save(figure, out / name)
     return drawn
 
 
-def accuracy(arms: Sequence[Arm], metric: str = "accuracy") -> Figure | None:
-    """Held-out accuracy over rounds: a panel for each pool and domain, a line for each arm with the band from its lowest to its highest
-    seed. Runs that did not finish are thin lines that end in a cross."""
+def accuracy(arms: Sequence[Arm]) -> Figure | None:
+    """Held-out accuracy over rounds: a panel for each pool and domain."""
+    return held_out(arms, "accuracy", "held-out accuracy, %", 100)
+
+
+def loss(arms: Sequence[Arm]) -> Figure | None:
+    """Held-out loss over rounds: a panel for each pool."""
+    return held_out(arms, "loss", "held-out loss", 1, whole=True)
+
+
+def calibration(arms: Sequence[Arm]) -> Figure | None:
+    """The expected calibration error on held-out data over rounds: a panel for each pool."""
+    return held_out(arms, "calibration", "calibration error, %", 100, whole=True)
+
+
+def held_out(arms: Sequence[Arm], metric: str, says: str, scale: float, whole: bool = False) -> Figure | None:
+    """A held-out metric over rounds: a panel for each pool and domain (`whole`: only for each pool), a line for each arm's mean with a thin
+    line for each seed. Runs that did not finish are thin lines that end in a cross. Panels of one domain have the same limits."""
     runs = [run for arm in arms for run in arm.runs]
-    names = domains_of(runs)
+    names = domains_of(runs)[: 1 if whole else None]
     panels = [(pool, domain) for pool in pools_of(runs) for domain in names]
     panels = [p for p in panels if any(series([run], _held_out(*p, metric)) for run in runs)][:MOST_PANELS]
     if not panels:
         return None
     columns = min(len(panels), 3) if len(names) == 1 or len(names) > 4 else len(names)
-    figure, axes = grid(len(panels), columns, height=2.5 if columns > 2 else 3.0)
+    figure, axes = grid(len(panels), columns, height=2.5 if columns > 2 or whole else 3.0)
     ends: list[tuple[Axes, list[Label]]] = []
+    strips: dict[Axes, int] = {}
     for place, ((pool, domain), ax) in enumerate(zip(panels, axes, strict=True)):
         ax.set_title(shortened(pool) if len(names) == 1 else f"{shortened(pool)} · {shortened(domain)}")
-        read, labels, strips = _held_out(pool, domain, metric), [], 0
+        read, labels, strips[ax] = _held_out(pool, domain, metric), [], 0
         for arm, colour, style in styled(arms):
-            line = thin([(t, *(100 * v for v in values)) for t, *values in series(arm.finished, read)])
+            line = thin([(t, scale * middle) for t, middle, _, _ in series(arm.finished, read)])
             if line:
-                rounds, middle, low, high = zip(*line, strict=True)
-                if len(arm.finished) > 1:
-                    ax.fill_between(rounds, low, high, color=colour, alpha=0.16, linewidth=0)
-                ax.plot(rounds, middle, color=colour, linestyle=style, marker="o" if len(rounds) == 1 else None, markersize=4)
-                labels.append((rounds[-1], middle[-1], arm.short, colour))
+                drawing.draw_seeds(ax, [[(t, scale * v) for t, v in seed] for seed in each_series(arm.finished, read)], colour)
+                ax.plot(*zip(*line, strict=True), color=colour, linestyle=style, marker="o" if len(line) == 1 else None, markersize=4)
+                labels.append((*line[-1], arm.short, colour))
             for run in (run for run in arm.runs if not is_finished(run)):
-                part = thin([(t, 100 * v) for t, v, _, _ in series([run], read)])
+                part = thin([(t, scale * v) for t, v, _, _ in series([run], read)])
                 if part:
                     ax.plot(*zip(*part, strict=True), color=colour, linewidth=1, linestyle=style, alpha=0.8)
                     ax.plot(*part[-1], color=colour, marker="x", markersize=6, markeredgewidth=1.6)
                     if not line:
                         labels.append((*part[-1], arm.short, colour))
-            strips += drawing.mark(ax, codistilled(arm.runs, pool), colour, strips)
+            if metric == "accuracy":
+                strips[ax] += drawing.mark(ax, codistilled(arm.runs, pool), colour, strips[ax])
         whole_rounds(ax)
         ax.margins(x=0.01, y=0.08)
-        if strips:  # room for the marks below the lines
-            low, high = ax.get_ylim()
-            ax.set_ylim(low - 0.035 * (strips + 1) * (high - low), high)
         if place % columns == 0:
-            ax.set_ylabel("held-out accuracy, %")
+            ax.set_ylabel(says)
         if place + columns >= len(panels):
             ax.set_xlabel("round")
         ends.append((ax, labels))
+    for domain in names:
+        compared = [ax for ax, (_, other) in zip(axes, panels, strict=True) if other == domain]
+        drawing.equal(compared)
+        if most := max(strips[ax] for ax in compared):  # room for the marks below the lines
+            low, high = compared[0].get_ylim()
+            for ax in compared:
+                ax.set_ylim(low - 0.035 * (most + 1) * (high - low), high)
     label_ends(figure, ends)
     return figure
 
 
 def gain(arms: Sequence[Arm], metric: str = "accuracy") -> Figure | None:
-    """What each method has over its twin, round by round: the mean of paired differences, and the band of the seeds. A panel a pool."""
+    """What each method has over its twin, round by round: the mean of paired differences, and each seed's. A panel a pool."""
     runs = [run for arm in arms for run in arm.runs]
     domain = headline(runs) or "all"
     pairs = [(arm, twin, colour, style) for arm, colour, style in styled(arms) if (twin := twin_of(arm, arms))]
     lines: dict[str, list[Any]] = {}
     for pool in pools_of(runs):
         for arm, twin, colour, style in pairs:
-            line = paired_series(twin.runs, arm.runs, _held_out(pool, domain, metric))
+            read = _held_out(pool, domain, metric)
+            line = [(t, 100 * middle) for t, middle, _, _ in paired_series(twin.runs, arm.runs, read)]
             if len(line) > 1:
-                lines.setdefault(pool, []).append((arm, colour, style, thin([(t, *(100 * v for v in values)) for t, *values in line])))
+                seeds = [[(t, 100 * v) for t, v in seed] for seed in each_paired(twin.runs, arm.runs, read)]
+                lines.setdefault(pool, []).append((arm, colour, style, thin(line), seeds))
     if not lines:
         return None
     columns = min(len(lines), 3)
-    figure, axes = grid(len(lines), columns, height=2.3, sharey=True)
+    figure, axes = grid(len(lines), columns, height=2.3)
     ends: list[tuple[Axes, list[Label]]] = []
     for place, (ax, (pool, drawn)) in enumerate(zip(axes, lines.items(), strict=True)):
         ax.set_title(shortened(pool))
         ax.axhline(0, color=TWIN_COLOUR, linewidth=1.4, linestyle=STYLES[1])
         labels: list[Label] = []
-        for arm, colour, style, line in drawn:
-            rounds, middle, low, high = zip(*line, strict=True)
-            ax.fill_between(rounds, low, high, color=colour, alpha=0.16, linewidth=0)
-            ax.plot(rounds, middle, color=colour, linestyle=style)
-            labels.append((rounds[-1], middle[-1], arm.short, colour))
-        labels.append((max(line[-1][0] for *_, line in drawn), 0.0, "twin", TWIN_COLOUR))
+        for arm, colour, style, line, seeds in drawn:
+            drawing.draw_seeds(ax, seeds, colour)
+            ax.plot(*zip(*line, strict=True), color=colour, linestyle=style)
+            labels.append((*line[-1], arm.short, colour))
+        labels.append((max(line[-1][0] for *_, line, _ in drawn), 0.0, "twin", TWIN_COLOUR))
         whole_rounds(ax)
         ax.margins(x=0.01, y=0.08)
         if place % columns == 0:
@@ -126,6 +148,7 @@ def gain(arms: Sequence[Arm], metric: str = "accuracy") -> Figure | None:
         if place + columns >= len(lines):
             ax.set_xlabel("round")
         ends.append((ax, labels))
+    drawing.equal(axes)
     label_ends(figure, ends)
     return figure
 
@@ -175,6 +198,8 @@ def gradients(arms: Sequence[Arm]) -> Figure | None:
         if column == 0:
             ax.set_ylabel("cosine of g and δ")
         ends.append((ax, labels))
+    drawing.equal(axes[: len(pools)])
+    drawing.equal(axes[len(pools) :])
     label_ends(figure, ends)
     return figure
 
@@ -225,6 +250,19 @@ def bars(shown: Mapping[str, Sequence[tuple[str, int]]]) -> Figure:
             ax.set_xlabel("examples", fontsize=8)
             ax.set_ylabel("labels", fontsize=8)
     return figure
+
+
+PLOTS: dict[str, Callable[[Sequence[Arm]], Figure | None]] = {
+    "accuracy": accuracy,
+    "gain": gain,
+    "loss": loss,
+    "calibration": calibration,
+    "spending": spending.draw,
+    "clients": distributions.clients,
+    "labels": distributions.labels,
+    "gradients": gradients,
+    "cost": cost,
+}
 
 
 def _held_out(pool: str, domain: str, metric: str) -> Any:

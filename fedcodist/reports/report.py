@@ -17,8 +17,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from fedcodist import runs
 from fedcodist.config import toml
-from fedcodist.profile import THREADS
 from fedcodist.reports import compare, drawing, plots
 from fedcodist.reports.arms import (
     COSTS,
@@ -42,6 +42,8 @@ from fedcodist.reports.arms import (
     twin_of,
 )  # fmt: skip
 from fedcodist.reports.curves import gradients_of, lost_of, taught
+from fedcodist.reports.distributions import label_counts
+from fedcodist.reports.profiles import profile
 from fedcodist.reports.statistics import ONE_SEED, extra_cost, mean, paired
 from fedcodist.reports.tables import safe_cell
 from fedcodist.reports.units import interval, plural, points, si
@@ -60,48 +62,65 @@ WHY = {"gain": "interval above zero", "loss": "interval below zero", "unclear": 
 DASH = "–"
 
 
+NO_PLOTS = "This report has no plots because matplotlib is not installed: pip install 'fedcodist[plots]', then fedcodist report."
+
+
 def available() -> bool:
-    """Whether a page can be drawn here: its plots need matplotlib."""
+    """Whether plots can be drawn here: they need matplotlib."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def write(runs: list[Any], out: Path) -> Path:
-    """Write report.html, rows.csv and plots/ about these runs into a directory; returns the page's path."""
-    arms = group(runs)
+def write_below(place: Path) -> Path:
+    """Write the report about all runs below a directory into it, so that a report on few runs never replaces one on more."""
+    return write([runs.read(path) for path in runs.find_all([place])], place)
+
+
+def write(recorded: list[Any], out: Path) -> Path:
+    """Write report.html, rows.csv and plots/ about these runs into a directory; returns the page's path. Without matplotlib the page has
+    no plots."""
+    arms = group(recorded)
     out.mkdir(parents=True, exist_ok=True)
-    drawn = plots.draw(arms, out / "plots")  # first: without matplotlib nothing is written
-    (out / "rows.csv").write_bytes(rows_csv(runs).encode("utf-8", "replace"))
+    drawn = plots.draw(arms, out / "plots") if available() else None
+    (out / "rows.csv").write_bytes(rows_csv(recorded).encode("utf-8", "replace"))
     page = out / "report.html"
-    page.write_bytes(render(runs, drawn).encode("utf-8", "replace"))
+    page.write_bytes(render(recorded, drawn).encode("utf-8", "replace"))
     return page
 
 
-def render(runs: Sequence[Any], drawn: dict[str, str]) -> str:
-    """The page as text, around pictures that are drawn already: {name: SVG}."""
+def render(recorded: Sequence[Any], drawn: Mapping[str, drawing.Picture] | None) -> str:
+    """The page as text, around plots that are drawn already: {name: picture}; None where they cannot be drawn."""
     import jinja2
     from markupsafe import Markup
 
     template = Path(__file__).with_name("report.html.j2").read_text(encoding="utf-8")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["minus"] = minus
-    figures = {name: Markup(drawing.inline(svg, name)) for name, svg in drawn.items()}  # noqa: S704  # matplotlib escapes its texts
-    return environment.from_string(template).render(**content(runs), figures=figures, dash=DASH)
+    figures = {
+        name: {"whole": Markup(drawing.inline(picture.svg, name)), "panels": picture.panels}  # noqa: S704  # matplotlib escapes its texts
+        for name, picture in (drawn or {}).items()
+    }
+    shown = content(recorded)
+    if drawn is None:
+        shown["banners"] = [*shown["banners"], NO_PLOTS]
+    return environment.from_string(template).render(**shown, figures=figures, dash=DASH)
 
 
-def content(runs: Sequence[Any]) -> dict[str, Any]:
+def content(recorded: Sequence[Any]) -> dict[str, Any]:
     """All that the page says, as plain values."""
-    arms = group(runs)
+    arms = group(recorded)
     colours = dict(zip((arm.label for arm in arms), drawing.colours(arms), strict=True))
     return {
         "title": ", ".join(dict.fromkeys(arm.name for arm in arms)) or "no runs",
         "facts": facts(arms),
-        "headline": headline(runs),
-        "banners": banners(runs, arms),
+        "headline": headline(recorded),
+        "banners": banners(recorded, arms),
         "verdicts": verdicts(arms),
         "results": results(arms, colours),
         "transfer": transfer(arms, colours),
         "steps": [{"label": arm.label, "colour": colours[arm.label], "rows": rows} for arm in arms if (rows := gradients_of(arm))],
+        "labels": [{"pool": pool, **of[pool]} for of in [label_counts(arms)] for pool in pools_of(recorded) if pool in of],
         "lost": [{"label": arm.label, "colour": colours[arm.label], "rows": rows} for arm in arms if (rows := lost_of(arm))],
+        "evaluated": bool(domains_of(recorded)),
         "cost": costs(arms, colours),
         "profile": profile(arms, colours),
         "configs": [{"label": arm.label, "file": f"{_file(arm)}.toml", "text": runnable(arm.runs[0].config)} for arm in arms],
@@ -109,6 +128,7 @@ def content(runs: Sequence[Any]) -> dict[str, Any]:
         "notes": notes(arms),
         "commands": commands(arms),
         "number": _number,
+        "count": _count,
         "points": points,
         "percent": _percent,
     }
@@ -330,27 +350,6 @@ def _gain(row: dict[str, Any]) -> dict[str, Any]:
     return {"tone": tone, **shown, "why": WHY[tone], "seeds": row["seeds"]}
 
 
-def profile(arms: Sequence[Arm], colours: dict[str, str]) -> list[dict[str, Any]]:
-    """Where the time of a round went, for runs that were profiled: medians over all rounds but each run's first, which compiles."""
-    found = []
-    for arm in arms:
-        rounds = [spans for run in arm.runs for row in (run.timing or ())[1:] if isinstance(spans := dig(row, "spent"), dict)]
-        names = dict.fromkeys(name for spans in rounds for name in spans)
-        rows = []
-        for name in names:
-            seconds = [s for spans in rounds if (s := number(spans.get(name))) is not None]
-            if seconds:
-                often = "" if len(seconds) > 0.9 * len(rounds) else f"in {len(seconds)} of {len(rounds)} rounds"
-                rows.append({"name": str(name), "ms": 1000 * median(seconds), "mean": sum(seconds) / len(rounds), "often": often})
-        whole = sum(row["mean"] for row in rows if not row["name"].endswith(THREADS))
-        for row in rows:
-            row["share"] = None if row["name"].endswith(THREADS) else row["mean"] / whole if whole else None
-        rows.sort(key=lambda row: -row["mean"])
-        if rows:
-            found.append({"label": arm.label, "colour": colours[arm.label], "rounds": len(rounds), "rows": rows})
-    return found
-
-
 def _environment(run: Any) -> list[str]:
     """Where a run was made, in one line, if that was recorded."""
     known = getattr(run, "environment", None)
@@ -375,6 +374,10 @@ def _seconds(run: Any) -> float | None:
 
 def _number(value: float | None, digits: int = 3) -> str:
     return DASH if value is None else minus(f"{value:.{digits}g}")
+
+
+def _count(value: float | None) -> str:
+    return DASH if value is None else f"{value:,.0f}"
 
 
 def _percent(value: float | None) -> str:

@@ -26,7 +26,7 @@ class Results:
     """Runs that are over, seed by seed: of each the baseline first, if there is one."""
 
     runs: tuple[Recorded, ...]
-    report: Path | None  # None without matplotlib
+    report: Path
 
     @property
     def paths(self) -> list[Path]:
@@ -96,7 +96,7 @@ def run(
             found = train(arms(base, twin), root, chosen, screen, task or base.task.load(), **how)
     except Interrupted:
         raise KeyboardInterrupt from None  # as Python has it; every completed round is saved
-    return Results(tuple(found), report.write(found, root / base.name) if report.available() else None)
+    return Results(tuple(found), report.write_below(root / base.name))
 
 
 def _config(what: Any, keys: dict[str, Any]) -> tuple[Config, Task | None, int | None]:

@@ -18,6 +18,7 @@ import jax
 
 from fedcodist import keys, runs, tree
 from fedcodist.config import HARMLESS, Config, digest, identity, plain
+from fedcodist.data.skew import label_skew
 from fedcodist.engines.faults import instead
 from fedcodist.engines.private import BudgetSpent, Private
 from fedcodist.errors import Failure, Interrupted
@@ -32,6 +33,7 @@ from fedcodist.train import Experiment, train
 from fedcodist.types import Engine
 
 ACCOUNT = "privacy.jsonl"  # every release, written before it
+QUANTILES = "client_quantiles"  # of the clients' accuracies: beside the metrics, which are single numbers
 AFTER = ("evaluate", "journal", "checkpoint")  # what comes after the seconds of a round
 
 
@@ -190,6 +192,11 @@ def _result(experiment: Experiment, state: Any, infos: list[Any], held_out: Any,
     fed, method = experiment.federation, experiment.method
     models = method.models(fed, state)
     together = {"ensemble": {split: ensemble(fed, models, split) for split in ("held_out", "test")}} if len(fed.names) > 1 else {}
+    test = evaluate(fed, models, "test", quantiles=True)
+    having = {name: {domain: metrics[QUANTILES] for domain, metrics in of.items() if QUANTILES in metrics} for name, of in test.items()}
+    quantiles = {name: of for name, of in having.items() if of}
+    shown = [] if isinstance(fed.engine, Private) else fed.names  # counts of single clients are not for the public
+    labels = {name: found for name in shown if (found := label_skew(fed.pools[name].clients, fed.task.classes))}
     return {
         "seed": experiment.seed,
         "method": method.kind,
@@ -198,8 +205,10 @@ def _result(experiment: Experiment, state: Any, infos: list[Any], held_out: Any,
         "table": fed.table,
         "parameters": {name: tree.size(voice.params) for name, voice in models.items()},
         "held_out": held_out or evaluate(fed, models, "held_out"),
-        "test": evaluate(fed, models, "test"),
+        "test": {name: {domain: _without(QUANTILES, metrics) for domain, metrics in of.items()} for name, of in test.items()},
         **together,
+        **({QUANTILES: quantiles} if quantiles else {}),
+        **({"labels": labels} if labels else {}),
         "cost": cost.of_rounds(fed, method, infos),
         **({"privacy": fed.engine.told()} if isinstance(fed.engine, Private) else {}),
         "notes": list(fed.task.notes),
@@ -223,6 +232,10 @@ def _accounted(engine: Engine, path: Path) -> list[str]:
     engine.opened(rows, keep)
     said = engine.told()
     return [f"privacy: epsilon at most {engine.how.budget:g} at delta {said['delta']:g}, so far {said['epsilon']:g}; {said['assumption']}"]
+
+
+def _without(name: str, metrics: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in metrics.items() if key != name}
 
 
 def _timed(steps: Iterator[Any]) -> Iterator[tuple[Any, clock.Span]]:
