@@ -1,7 +1,7 @@
 """How long the runs of a table took, beside what was predicted before each began: from their own lines of timing.
 
-A run that was interrupted, or begun where such programs had never been timed, has no prediction of the whole and is left out; so is a run of
-a few seconds, in which there is nothing to plan.
+A run that was interrupted, or begun where such programs had never been timed, has no prediction of the whole and is left out. A run of a
+few seconds, in which there is nothing to plan, is left out as well.
 """
 
 from __future__ import annotations
