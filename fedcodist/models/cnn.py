@@ -25,6 +25,7 @@ class CNN:
     """
 
     kind: ClassVar[str] = "cnn"
+    widths: ClassVar[tuple[str, ...]] = ("filters", "dense")  # the fields that a wider or narrower one multiplies
     filters: tuple[int, ...] = setting((16, 32, 32), ge=1, le=10**5)  # filters of the three convolutions
     dense: tuple[int, ...] = setting((64, 128), ge=1, le=10**6)  # widths of the dense layers before the last one
     layout: Literal["24/same", "32/valid"] = "24/same"  # size of the input and kind of padding (A1)

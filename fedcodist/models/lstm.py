@@ -22,6 +22,7 @@ class LSTM:
     """With 10,004 tokens: 1,984,348 parameters (the default), or 4,278,644 for layers 2, embed 192, hidden 140."""
 
     kind: ClassVar[str] = "lstm"
+    widths: ClassVar[tuple[str, ...]] = ("embed", "hidden")  # the fields that a wider or narrower one multiplies
     layers: int = setting(1, ge=1, le=100)  # LSTM layers
     embed: int = setting(96, ge=1, le=10**5)  # width of the word embedding and of each layer's output
     hidden: int = setting(70, ge=1, le=10**5)  # units of the state of a layer

@@ -23,6 +23,7 @@ class MLP:
     """Dense layers of these widths with ReLU; none at all is logistic regression."""
 
     kind: ClassVar[str] = "mlp"
+    widths: ClassVar[tuple[str, ...]] = ("hidden",)  # the fields that a wider or narrower one multiplies
     hidden: tuple[int, ...] = setting((32,), ge=1, le=10**6)  # widths of the hidden layers; an empty list is logistic regression
 
     @lru_cache  # one model for one description: equal experiments share compiled programs
