@@ -30,16 +30,16 @@ def evaluate(fed: Federation, models: Mapping[str, Voice | Params], split: str =
     A model given by its parameters alone has the architecture of the pool of that name.
     """
     data = fed.task.split(split)
-    return {name: summarise(fed, data, measure(fed, [_voice(fed, name, model)], data), quantiles) for name, model in models.items()}
+    return {name: summarise(fed, data, measure(fed, [voice_of(fed, name, model)], data), quantiles) for name, model in models.items()}
 
 
 def ensemble(fed: Federation, models: Mapping[str, Voice | Params], split: str = "held_out") -> Metrics:
     """{domain: {metric: value}} of all pools' models as an ensemble: the mean of their probabilities."""
     data = fed.task.split(split)
-    return summarise(fed, data, measure(fed, [_voice(fed, name, models[name]) for name in fed.names], data))
+    return summarise(fed, data, measure(fed, [voice_of(fed, name, models[name]) for name in fed.names], data))
 
 
-def _voice(fed: Federation, name: str, model: Voice | Params) -> Voice:
+def voice_of(fed: Federation, name: str, model: Voice | Params) -> Voice:
     return model if isinstance(model, Voice) else Voice(fed.pools[name].model, model)
 
 
@@ -49,8 +49,7 @@ def measure(fed: Federation, voices: Sequence[Voice], data: Split) -> dict[str, 
     objective = fed.task.objective
     if not len(data.x):
         raise DataError(f"task {fed.task.name}: got a split without rows; allowed at least one to evaluate on")
-    batch = _batch(models[0], objective, params[0], data, len(models))
-    rows = batch * min(BATCHES, -(-len(data.x) // batch))
+    batch, rows = sizes(fed, voices, data)
 
     def run(start: int) -> Any:
         x, y = data.x[start : start + rows], data.y[start : start + rows]
@@ -58,7 +57,7 @@ def measure(fed: Federation, voices: Sequence[Voice], data: Split) -> dict[str, 
         if short:  # one shape, one program: padded rows are cut off again below
             x, y = (np.concatenate([a, np.repeat(a[:1], short, 0)]) for a in (x, y))
         x, y = (a.reshape(-1, batch, *a.shape[1:]) for a in (x, y))
-        sums = jax.device_get(_measure(models, objective, params, x, y))
+        sums = jax.device_get(row_sums(models, objective, params, x, y))
         return {name: value.reshape(rows, *value.shape[2:])[: rows - short] for name, value in sums.items()}
 
     parts = list(fed.engine.host.map(run, range(0, len(data.x), rows)))
@@ -88,7 +87,7 @@ def _metrics(objective: Objective, data: Split, sums: Mapping[str, np.ndarray], 
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _measure(models: tuple[Model, ...], objective: Objective, params: tuple[Params, ...], x: Any, y: Any) -> dict[str, Any]:
+def row_sums(models: tuple[Model, ...], objective: Objective, params: tuple[Params, ...], x: Any, y: Any) -> dict[str, Any]:
     """The sums of every row: x and y are [batches, rows, ...]. The prediction of several models is the mean of their probabilities."""
 
     def batch(at: Any) -> dict[str, Any]:
@@ -100,7 +99,10 @@ def _measure(models: tuple[Model, ...], objective: Objective, params: tuple[Para
     return jax.lax.map(batch, (x, y))
 
 
-def _batch(model: Model, objective: Objective, params: Params, data: Split, voices: int = 1) -> int:
+def sizes(fed: Federation, voices: Sequence[Voice], data: Split) -> tuple[int, int]:
+    """Rows of a batch, and of a program."""
+    (model, params), objective = voices[0], fed.task.objective
     one = jax.ShapeDtypeStruct((1, *data.x.shape[1:]), data.x.dtype)
     logits = jax.eval_shape(lambda x: model.apply(params, objective.inputs(x), None), one)
-    return int(np.clip(LOGIT_BYTES // (4 * logits.size * voices), 1, min(ROWS, len(data.x))))
+    batch = int(np.clip(LOGIT_BYTES // (4 * logits.size * len(voices)), 1, min(ROWS, len(data.x))))
+    return batch, batch * min(BATCHES, -(-len(data.x) // batch))

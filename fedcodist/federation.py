@@ -79,13 +79,14 @@ class Federation:
 
     def init(self, key: Key) -> State:
         """The state before round 1: given parameters, or drawn ones."""
-        state = {}
-        for rank, name in enumerate(self.names):
-            pool = self.pools[name]
+
+        def begin(rank: int) -> PoolState:
+            pool = self.pools[self.names[rank]]
             params = pool.start if pool.start is not None else jax.jit(pool.model.init)(keys.derive(key, "init", rank))
             params = jax.tree.map(jax.numpy.asarray, params)
-            state[name] = pool.fresh(params, pool.rule.begin(self, pool, params))
-        return state
+            return pool.fresh(params, pool.rule.begin(self, pool, params))
+
+        return dict(zip(self.names, self.engine.host.map(begin, range(len(self.names))), strict=True))
 
     def models(self, state: State) -> dict[str, Voice]:
         """Every pool's server model, and those that its rule has beside it."""
@@ -213,17 +214,21 @@ class Federation:
 
     def step(self, state: State, grads: Mapping[str, Tree], t: int) -> State:
         """One step of the server optimizer of every pool that has a gradient, with the learning rate of round t."""
-        after = dict(state)
-        for name in self.names:
+
+        def one(name: str) -> PoolState:
             pool, before = self.pools[name], state[name]
-            if name not in grads:
-                continue
             with timed("server step"):
                 params, opt, finite = ready(server_step(pool.server, before.params, before.opt, grads[name], pool.lr(t)))
             if not finite:
                 raise Diverged("the server model", name, t)
-            after[name] = pool.rule.settle(self, pool, before, PoolState(params, opt, before.kept), grads[name], t)
-        return after
+            return pool.rule.settle(self, pool, before, PoolState(params, opt, before.kept), grads[name], t)
+
+        with timed_wait("server step"):
+            return {**state, **dict(zip(grads, self.engine.host.map(one, grads), strict=True))}
+
+    def norms(self, trees: Mapping[str, Tree]) -> dict[str, float]:
+        """Each tree's L2 norm."""
+        return dict(zip(trees, map(float, self.engine.host.map(tree.norm, trees.values())), strict=True))
 
     def restart(self, state: State, students: Mapping[str, Params]) -> State:
         """Students take the place of the models; their server momentum starts again, the learning rate goes on (A29)."""

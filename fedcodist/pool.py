@@ -101,7 +101,7 @@ class Pool:
 
     def fresh(self, params: Params, kept: Tree = ()) -> PoolState:
         """These parameters with a new state of the server optimizer."""
-        return PoolState(params, self.server.init(params), kept)
+        return PoolState(params, jax.jit(self.server.init)(params), kept)  # not a program for each array
 
 
 @partial(jax.jit, static_argnums=0)

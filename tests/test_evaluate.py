@@ -67,13 +67,13 @@ def test_metrics_by_hand():
 def test_the_batch_changes_nothing(batch, monkeypatch):
     seen = []
 
-    def spy(model, objective, params, x, y, real=module._measure):
+    def spy(model, objective, params, x, y, real=module.row_sums):
         seen.append(x.shape[:2])
         return real(model, objective, params, x, y)
 
     want = fc.evaluate(federation(WHOLE), {"a": SCALE})
     monkeypatch.setattr(module, "LOGIT_BYTES", batch * 4 * 3)  # three logits a row
-    monkeypatch.setattr(module, "_measure", spy)
+    monkeypatch.setattr(module, "row_sums", spy)
     fed = federation(WHOLE)
     found = fc.evaluate(fed, {"a": SCALE})
     size = min(batch, 7)
@@ -182,14 +182,14 @@ def test_an_ensemble_of_the_same_is_the_same():
 def test_an_ensemble_shares_the_memory_of_a_batch(monkeypatch):
     seen = []
 
-    def spy(models, objective, params, x, y, real=module._measure):
+    def spy(models, objective, params, x, y, real=module.row_sums):
         seen.append((len(models), x.shape[1]))
         return real(models, objective, params, x, y)
 
     fed, models = federation(WHOLE, names=("a", "b")), {"a": SCALE, "b": {"w": jnp.float32(0.5)}}
     want = module.ensemble(fed, models)
     monkeypatch.setattr(module, "LOGIT_BYTES", 4 * 4 * 3)  # four rows of three logits
-    monkeypatch.setattr(module, "_measure", spy)
+    monkeypatch.setattr(module, "row_sums", spy)
     found = module.ensemble(fed, models)
     fc.evaluate(fed, models)
     assert set(seen) == {(2, 2), (1, 4)}

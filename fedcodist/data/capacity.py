@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri
-from scipy.stats import rankdata
 
 from fedcodist.data.splits import shuffled
 from fedcodist.errors import data_error
@@ -93,6 +91,9 @@ def _attribute(where: str, name: str, attributes: Mapping[str, Mapping[str, Any]
 
 def _normal(values: Any) -> np.ndarray:
     """The normal score of each value's rank; equal values share their ranks."""
+    from scipy.special import ndtri  # here, because scipy takes a second to import and few runs need it
+    from scipy.stats import rankdata
+
     return ndtri((rankdata(values) - 0.5) / max(1, len(values)))
 
 

@@ -20,7 +20,7 @@ import jax
 from fedcodist.engines import blocks
 from fedcodist.engines.blocks import Form, Part
 from fedcodist.engines.threads import CLIENTS, PriorityThreads, cores, shared
-from fedcodist.profile import ready, timed
+from fedcodist.profile import ready, timed, timed_wait
 from fedcodist.settings import checked, setting
 from fedcodist.types import Answer, Ask, Examples
 
@@ -74,8 +74,13 @@ class Compiled:
                 part.cancel()
             host.give_up()
             raise
-        with timed("fold"):
-            return [blocks.done(ask, parts[a]) for a, ask in enumerate(asks)]
+        with timed_wait("fold"):
+            return list(host.map(_done, zip(asks, (parts[a] for a in range(len(asks))), strict=True)))
+
+
+def _done(both: tuple[Ask, Part]) -> Answer:
+    with timed("fold"):
+        return blocks.done(*both)
 
 
 def _work(ask: Ask, form: Form, block: list[str], pack: Callable[[], Any]) -> Part:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedcodist import tree
 from fedcodist.federation import Federation
 from fedcodist.types import Consumed, Info, Key, Method, State
 
@@ -24,6 +23,6 @@ class FedAvg(Method):
 
     def round(self, fed: Federation, state: State, t: int, key: Key) -> tuple[State, Info]:
         state, grad, info = fed.gradients(state, t, key)
-        for i in grad:
-            info[i]["grad_norm"] = float(tree.norm(grad[i]))
+        for i, norm in fed.norms(grad).items():
+            info[i]["grad_norm"] = norm
         return fed.step(state, grad, t), info

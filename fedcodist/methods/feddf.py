@@ -57,8 +57,8 @@ class FedDF(Method):
                 grad[i] = refold(fed.pools[i].fold, heard[i].each, of, keys.derive(key, "kept", t, fed.names.index(i))).value
                 info[i]["left_out"] = int((~of).sum())
             shares = tuple((of / sum(map(np.sum, kept.values()))).astype(np.float32) for of in kept.values())
-        for i in grad:
-            info[i]["grad_norm"] = float(tree.norm(grad[i]))
+        for i, norm in fed.norms(grad).items():
+            info[i]["grad_norm"] = norm
         state = fed.step(state, grad, t)
         if self.distill is None:
             return state, info

@@ -42,8 +42,8 @@ class MergedCodist(Method):
         merging = [i for i in theta if alpha[i] != 1]  # discussion: alpha = 1 skips the cost of distillation
         lessons = fed.start(fed.codistill, self.distill, theta, t, key, nth=t - 1, students=merging)  # lines 4-6, all from theta at t
         state, grad, info = fed.gradients(state, t, key)  # line 3, meanwhile: it needs theta at t alone
-        for i in grad:
-            info[i] |= {"grad_norm": float(tree.norm(grad[i])), "alpha": alpha[i]}
+        for i, norm in fed.norms(grad).items():
+            info[i] |= {"grad_norm": norm, "alpha": alpha[i]}
         student, taught = lessons()
         for i in grad.keys() & student.keys():
             dist = tree.sub(theta[i], student[i])  # line 7, eq. 1

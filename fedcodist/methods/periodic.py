@@ -33,8 +33,8 @@ class PeriodicCodist(Method):
     def round(self, fed: Federation, state: State, t: int, key: Key) -> tuple[State, Info]:
         state, grad, info = fed.gradients(state, t, key)
         state = fed.step(state, grad, t)  # line 3
-        for i in grad:
-            info[i]["grad_norm"] = float(tree.norm(grad[i]))
+        for i, norm in fed.norms(grad).items():
+            info[i]["grad_norm"] = norm
         if self.teaches(t):  # line 4
             theta = params_of(state)
             student, taught = fed.codistill(self.distill, theta, t, key, nth=(t - self.begins) // self.period)  # lines 5-7

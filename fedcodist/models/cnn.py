@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import jax
 import numpy as np
 
-from fedcodist.models.layers import conv_init, conv_stack, dense, dense_init
+from fedcodist.models.layers import as_conv, conv_stack, dense, dense_inits
 from fedcodist.models.narrow import blocks, dense_places, narrowed, prefix, scaled
 from fedcodist.settings import checked, setting
 from fedcodist.types import Array, Model, Narrow, Spec
@@ -44,17 +44,14 @@ class _Build:
     classes: int
 
     def init(self, key: Any) -> dict[str, Any]:
-        keys = iter(jax.random.split(key, len(self.cnn.filters) + len(self.cnn.dense) + 1))
-        params, channels = {}, self.shape[-1]
-        for i, filters in enumerate(self.cnn.filters):
-            params[f"conv{i}"] = conv_init(next(keys), channels, filters)
-            channels = filters
-        zeros = jax.ShapeDtypeStruct((1, *self.shape), "float32")
-        width = jax.eval_shape(self._flat, params, zeros).shape[-1]
-        for i, units in enumerate((*self.cnn.dense, self.classes)):
-            params[f"dense{i}"] = dense_init(next(keys), width, units)
-            width = units
-        return params
+        convs = list(zip((self.shape[-1], *self.cnn.filters), self.cnn.filters, strict=False))
+        stack = {f"conv{i}": {"w": _floats(3, 3, a, b), "b": _floats(b)} for i, (a, b) in enumerate(convs)}
+        width = jax.eval_shape(self._flat, stack, _floats(1, *self.shape)).shape[-1]
+        units = (*self.cnn.dense, self.classes)
+        sizes = [*((9 * a, b) for a, b in convs), *zip((width, *units), units, strict=False)]
+        drawn = dense_inits(jax.random.split(key, len(sizes)), sizes)
+        names = [*stack, *(f"dense{i}" for i in range(len(units)))]
+        return {name: as_conv(layer) if name in stack else layer for name, layer in zip(names, drawn, strict=True)}
 
     def apply(self, params: Any, x: Array, key: Any = None) -> Array:
         x = self._flat(params, x)
@@ -96,3 +93,7 @@ class _Build:
     @property
     def _padding(self) -> str:
         return "SAME" if self.cnn.layout == "24/same" else "VALID"
+
+
+def _floats(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, "float32")

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedcodist.models.layers import dense, dense_init
+from fedcodist.models.layers import dense, dense_inits
 from fedcodist.models.narrow import blocks, dense_places, narrowed, width
 from fedcodist.settings import checked, setting
 from fedcodist.types import Array, Model, Narrow, Spec
@@ -41,13 +41,11 @@ class _Build:
 
     def init(self, key: Any) -> dict[str, Any]:
         embed, hidden = self.lstm.embed, self.lstm.hidden
-        keys = iter(jax.random.split(key, 2 * self.lstm.layers + 2))
-        params: dict[str, Any] = {"embed": jax.random.truncated_normal(next(keys), -2.0, 2.0, (self.tokens, embed))}
-        for i in range(self.lstm.layers):
-            params[f"lstm{i}"] = dense_init(next(keys), embed + hidden, 4 * hidden)
-            params[f"project{i}"] = dense_init(next(keys), hidden, embed)
-        params["out"] = dense_init(next(keys), embed, self.tokens)
-        return params
+        first, *keys = jax.random.split(key, 2 * self.lstm.layers + 2)
+        names = [f"{name}{i}" for i in range(self.lstm.layers) for name in ("lstm", "project")]
+        sizes = [(embed + hidden, 4 * hidden), (hidden, embed)] * self.lstm.layers
+        layers = zip((*names, "out"), dense_inits(keys, [*sizes, (embed, self.tokens)]), strict=True)
+        return {"embed": jax.random.truncated_normal(first, -2.0, 2.0, (self.tokens, embed)), **dict(layers)}
 
     def apply(self, params: Any, x: Array, key: Any = None) -> Array:
         h = params["embed"][x]  # [batch, length, embed]

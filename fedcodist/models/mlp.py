@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
-from fedcodist.models.layers import dense, dense_init
+from fedcodist.models.layers import dense, dense_inits
 from fedcodist.models.narrow import dense_places, narrowed, scaled
 from fedcodist.settings import checked, setting
 from fedcodist.types import Array, Model, Narrow, Spec
@@ -38,8 +38,8 @@ class _Build:
     widths: tuple[int, ...]
 
     def init(self, key: Any) -> dict[str, Any]:
-        keys = jax.random.split(key, len(self.widths) - 1)
-        return {f"dense{i}": dense_init(k, a, b) for i, (k, a, b) in enumerate(zip(keys, self.widths, self.widths[1:], strict=False))}
+        sizes = list(itertools.pairwise(self.widths))
+        return {f"dense{i}": layer for i, layer in enumerate(dense_inits(jax.random.split(key, len(sizes)), sizes))}
 
     def apply(self, params: Any, x: Array, key: Any = None) -> Array:
         x = x.reshape(len(x), -1)

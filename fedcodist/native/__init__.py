@@ -133,11 +133,16 @@ _dense.defvjp(_dense_forward, _dense_backward)
 
 def bits(key: Array, shape: tuple[int, ...]) -> Array:
     """jax.random.bits: the same words, and few of them without the loop that XLA makes of it."""
-    raw = jnp.shape(key) == (2,) and getattr(key, "dtype", None) == jnp.uint32
-    known = getattr(jax.config, "jax_default_prng_impl", "") == "threefry2x32" and getattr(jax.config, "jax_threefry_partitionable", False)
-    if not (path() and raw and known and 0 < math.prod(shape) <= FEW_BITS):
+    if not (path() and threefry(key) and 0 < math.prod(shape) <= FEW_BITS):
         return jax.random.bits(key, shape)
     return _call("bits", jax.ShapeDtypeStruct(shape, jnp.uint32), key)
+
+
+def threefry(key: Array) -> bool:
+    """Whether `jax.random` makes of this key the words that are known here."""
+    raw = jnp.shape(key) == (2,) and getattr(key, "dtype", None) == jnp.uint32
+    default = getattr(jax.config, "jax_default_prng_impl", "") == "threefry2x32"
+    return raw and default and bool(getattr(jax.config, "jax_threefry_partitionable", False))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3, 4))

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from fedcodist.errors import Failure, Interrupted
 from fedcodist.evaluate import ensemble, evaluate
 from fedcodist.profile import timed, watch, whole
 from fedcodist.rule import Diverged
-from fedcodist.runs import checkpoint, clock, cost
+from fedcodist.runs import checkpoint, clock, cost, programs
 from fedcodist.runs.evaluation import is_due
 from fedcodist.runs.trained import described
 from fedcodist.storage.journal import Lines, decode_lines
@@ -137,15 +138,18 @@ def perform(
         first = done
         notes = (*run.notes, *_accounted(fed.engine, path))
         yield Event("started", path, config, seed, done, notes=notes)
-        committed, held_out = done, None
+        committed, held_out, evaluation = done, None, None
         infos = [row["pools"] for row in runs.read(path).rounds] if done else []
         try:
             for step, span in _timed(train(experiment, jax.tree.map(jax.numpy.asarray, state), after=done)):
                 watched.add(clock.kind(method.students(fed.names, step.t)), span)
+                if evaluation is None:  # compiled while training goes on
+                    evaluation = fed.engine.host.start(partial(programs.compile_evaluation, fed, step.models))
                 due = is_due(config, step.t) or (any("codistilled" in i for i in step.info.values()) and method.leaps)
                 held_out, took = None, {"seconds": round(span[0], 4)} | ahead
                 if due:
                     with timed("evaluate"), watched.part(clock.EVALUATE):
+                        evaluation.result()
                         held_out = step.evaluate("held_out")
                     took["evaluate_seconds"] = watched.last(clock.EVALUATE)
                 row = {"round": step.t, "pools": step.info} | ({"held_out": held_out} if held_out else {})
