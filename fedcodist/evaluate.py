@@ -60,7 +60,7 @@ def measure(fed: Federation, voices: Sequence[Voice], data: Split) -> dict[str, 
         sums = jax.device_get(row_sums(models, objective, params, x, y))
         return {name: value.reshape(rows, *value.shape[2:])[: rows - short] for name, value in sums.items()}
 
-    parts = list(fed.engine.host.map(run, range(0, len(data.x), rows)))
+    parts = [*fed.engine.host.map(run, range(0, len(data.x), rows))]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 

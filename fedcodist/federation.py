@@ -73,9 +73,8 @@ class Federation:
     @cached_property
     def table(self) -> topology.Table:
         """Who teaches whom, as weights that sum to 1 for each student."""
-        if isinstance(self.topology, str):
-            return topology.TOPOLOGIES[self.topology](self.names)
-        return topology.weigh(self.topology, self.names)
+        given = self.topology
+        return topology.TOPOLOGIES[given](self.names) if isinstance(given, str) else topology.weigh(given, self.names)
 
     def init(self, key: Key) -> State:
         """The state before round 1: given parameters, or drawn ones."""

@@ -72,9 +72,8 @@ class Pool:
             object.__setattr__(self, "lr", (Linear(server.lr, 0.0) if server.decay == "linear" else Constant(server.lr)))
             object.__setattr__(self, "server", replace(server, lr=1.0, decay="none").optimizer())
         elif not isinstance(self.server, optax.GradientTransformation):
-            found.append(
-                Problem("Pool.server", type(self.server).__name__, "an optax optimizer for learning rate 1, or such as Adam(lr=0.01)")
-            )
+            allowed = "an optax optimizer for learning rate 1, or such as Adam(lr=0.01)"
+            found.append(Problem("Pool.server", type(self.server).__name__, allowed))
         try:
             object.__setattr__(self, "lr", as_schedule(self.lr, "Pool.lr"))
         except SettingError as error:
