@@ -146,15 +146,3 @@ def largest(clients: Mapping[str, Examples]) -> int:
     """How many examples the largest client of any mapping has."""
     known = getattr(clients, "largest", None)
     return known if known is not None else max(sizes(clients).values(), default=0)
-
-
-def group(column: Sequence[str]) -> dict[str, np.ndarray]:
-    """Rows by the value of a column: {client: rows}.
-
-    >>> {k: v.tolist() for k, v in group(["b", "a", "b"]).items()}
-    {'a': [1], 'b': [0, 2]}
-    """
-    names, codes = np.unique(np.asarray(column), return_inverse=True)
-    order = np.argsort(codes, kind="stable")
-    parts = np.split(order, np.cumsum(np.bincount(codes, minlength=len(names)))[:-1])
-    return {str(name): part for name, part in zip(names, parts, strict=True)}

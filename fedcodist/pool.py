@@ -62,6 +62,7 @@ class Pool:
     start: Params = None  # given initial parameters, instead of model.init
     spare: int = 0  # clients that a question names beyond the cohort, for engines that over-select
     attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # {attribute: {client: value}}, as a task has them
+    personal: Mapping[str, Mapping[str, Examples]] = field(default_factory=dict)  # {split: {client: its own examples to measure on}}
 
     def __post_init__(self) -> None:
         found = [] if isinstance(self.model, Model) else [Problem("Pool.model", type(self.model).__name__, BUILT)]

@@ -1,4 +1,4 @@
-"""What metrics are made of: the predicted class, the loss of a label, and the calibration of confidence."""
+"""What metrics are made of: the predicted class, and the loss of a label."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import jax.numpy as jnp
 
 from fedcodist.types import Array
 
-BINS = 15  # of the calibration error
 MANY = 512  # classes
 
 
@@ -39,14 +38,3 @@ def cross_entropy(logits: Array, y: Array) -> Array:
     """The negative log-probability of each label."""
     picked = jnp.take_along_axis(logits, y[..., None].astype(jnp.int32), -1)[..., 0]
     return jax.nn.logsumexp(logits, -1) - picked
-
-
-def calibration(logits: Array, right: Array, counts: Array) -> dict[str, Array]:
-    """For each row: confidence and correctness summed in bins of confidence; their distance is the expected calibration error."""
-    confidence = jnp.exp(jnp.max(logits, -1) - jax.nn.logsumexp(logits, -1))
-    bins = jax.nn.one_hot(jnp.clip((confidence * BINS).astype(jnp.int32), 0, BINS - 1), BINS) * counts[..., None]
-    rows = (len(logits), -1, BINS)
-    return {
-        "confidence_bins": jnp.sum((bins * confidence[..., None]).reshape(rows), 1),
-        "correct_bins": jnp.sum((bins * right[..., None]).reshape(rows), 1),
-    }

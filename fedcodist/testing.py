@@ -27,7 +27,7 @@ from fedcodist.methods import BASELINE
 from fedcodist.models import MLP
 from fedcodist.objectives.classify import Classify
 from fedcodist.pool import Learns, Pool
-from fedcodist.runs import checkpoint
+from fedcodist.runs import checkpoint, personal
 from fedcodist.schedule import Linear
 from fedcodist.servers import Adam
 from fedcodist.storage.durable import CheckpointError
@@ -77,6 +77,7 @@ def federation(
             "server": Adam().optimizer(),
             "lr": Linear(0.05, 0.0, over=rounds),
             "learns": Learns(lr=0.01, self_weight=0.1),
+            "personal": {"held_out": clients},
         }
         pools[name] = Pool(name, part(MLP((WIDTHS.get(name, 4 + 8 * i),))).build((FEATURES,), CLASSES), **fields | given)
     return Federation(task, pools, topology, engine or Compiled(block=2), rounds)  # one size of blocks: few programs
@@ -121,8 +122,11 @@ def check_method(method: Method, **given: Any) -> None:
         declared = experiment.method.students(experiment.federation.names, step.t)
         taught = [i for i, info in step.info.items() if info.get("codistilled")]
         assert sorted(taught) == sorted(declared), f"{label}: students in round {step.t} are {declared}, and {taught} were taught"
-    assert set(last.models) >= set(experiment.federation.names), f"{label}: every pool's model is evaluated"
-    assert set(last.evaluate()) == set(last.models)
+    fed, owned = experiment.federation, method.clients(experiment.federation, last.state)
+    assert set(last.models) | set(owned) >= set(fed.names), f"{label}: every pool's model, or those of its clients, are evaluated"
+    assert all(set(own.params) == set(fed.pools[i].ids) for i, own in owned.items()), f"{label}: every client has a model of its own"
+    assert bool(owned) == method.personal, f"{label}: a method is personal if models live at the clients"
+    assert set(last.evaluate()) == set(last.models) and set(personal.evaluate(experiment, last.state)) == set(fed.names)
 
 
 def check_rule(rule: Rule, **given: Any) -> None:
@@ -259,10 +263,11 @@ def _check_pools(label: Any, method: Method, given: dict[str, Any]) -> None:
 
 
 def _check_compiled_once(label: Any, method: Method, given: dict[str, Any]) -> None:
-    programs = (blocks._run, distill.learn, distill.teacher_logits, distill.inputs, pool.server_step)
+    programs = (personal._measure, blocks._run, distill.learn, distill.teacher_logits, distill.inputs, pool.server_step)
     counts, taught = [], 0  # by round; the round of the first lesson
     for step in train(Experiment(federation(rounds=2 * ROUNDS, **given), method, 2 * ROUNDS)):
         step.evaluate()
+        personal.evaluate(step.experiment, step.state)
         counts.append([program._cache_size() for program in programs])  # type: ignore[attr-defined]
         taught = taught or (step.t if any(told.get("codistilled") for told in step.info.values()) else 0)
     assert taught or not method.distill, f"{label}: nobody was taught in {len(counts)} rounds; check it with more frequent lessons"

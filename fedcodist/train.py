@@ -31,9 +31,10 @@ class Experiment:
         engine: Any = self.federation.engine
         engine = engine.seeded(self.seed) if hasattr(engine, "seeded") else engine  # simulated faults are drawn by the seed
         fed = replace(self.federation, pools=pools, engine=engine, rounds=self.rounds)  # rates decay over the rounds
+        found = self.method.unfit(fed)
         object.__setattr__(self, "federation", fed)
         object.__setattr__(self, "method", self.method.over(self.rounds))
-        if self.method.distill and (found := losses.technique(self.method.distill.loss).problems(self.method, fed)):
+        if found or (self.method.distill and (found := losses.technique(self.method.distill.loss).problems(self.method, fed))):
             raise SettingError(found)
 
     def __repr__(self) -> str:  # not its arrays

@@ -302,6 +302,7 @@ class Method(Protocol):
     secure: ClassVar[bool]  # whether it fits secure aggregation
     asks: ClassVar[bool] = False  # whether it asks the clients itself, so that pools can have no rule of their own
     singly: ClassVar[bool] = False  # whether it needs clients' replies one by one, which secure aggregation would hide
+    personal: ClassVar[bool] = False  # whether models live at the clients, and are measured on each client's own data
     begins_plain: ClassVar[bool] = False  # whether rounds before the first lesson are the baseline's, so that tuning may share them
     leaps: ClassVar[bool] = False  # whether lessons are rare and change a model at once, so that evaluation looks around them
 
@@ -315,6 +316,18 @@ class Method(Protocol):
     def models(self, fed: Federation, state: State) -> dict[str, Voice]:
         """What is evaluated, by name: each pool's server model, and whatever else there is."""
         return fed.models(state)
+
+    def clients(self, fed: Federation, state: State) -> dict[str, Voice]:
+        """The models that live at the clients, by pool, with {client: parameters}; in other pools each client has the pool's."""
+        return {}
+
+    def unfit(self, fed: Federation) -> list[Problem]:
+        """What in a federation does not fit this method."""
+        return []
+
+    def expects(self, fed: Federation, pool: Pool) -> Info:
+        """What the info of an average round will say of costs, where it is not a cohort that trains the pool's model."""
+        return {}
 
     def students(self, pools: Sequence[str], t: int) -> list[str]:
         """Which of these pools are taught in round t; the federation's topology says by whom."""

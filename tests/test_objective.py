@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from fedcodist import keys
+from fedcodist.objectives.calibration import BINS
 from fedcodist.objectives.classify import Classify
 from fedcodist.objectives.images import Images, _beta, mixup, standardise
 from fedcodist.objectives.next_token import EOS, PAD, NextToken
-from fedcodist.scores import BINS, argmax
+from fedcodist.scores import argmax
 
 KEY = keys.root(0)
 NOISE = np.random.default_rng(0).integers(0, 256, (6, 6, 2), dtype=np.uint8)

@@ -8,7 +8,7 @@ import numpy as np
 from fedcodist.distill import Distiller
 from fedcodist.engines.compiled import Compiled
 from fedcodist.federation import Federation
-from fedcodist.methods import TAKFL, FedAvg, FedDF, MergedCodist, PeriodicCodist, SteadyCodist
+from fedcodist.methods import FD, TAKFL, FedAvg, FedDF, Local, MergedCodist, PeriodicCodist, SteadyCodist
 from fedcodist.objectives.classify import Classify
 from fedcodist.pool import Learns, Pool
 from fedcodist.schedule import Constant
@@ -52,6 +52,8 @@ def methods() -> dict:
         "steady": SteadyCodist(alpha=Constant(0.5), distill=SHORT),
         "feddf": FedDF(distill=SHORT),
         "takfl": TAKFL(period=2, distill=SHORT, self_temperature=2.0),
+        "local_only": Local(),
+        "fd": FD(),
     }
 
 

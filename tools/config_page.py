@@ -22,6 +22,7 @@ from fedcodist.config import parts, schema, toml
 from fedcodist.data.capacity import Capacity
 from fedcodist.data.datasets import DATASETS
 from fedcodist.data.partition import PARTITIONS, read_partition
+from fedcodist.data.personal import Personal
 from fedcodist.distill import Distiller
 from fedcodist.engines.accountant import Noise, Privacy
 from fedcodist.engines.faults import Faults
@@ -71,6 +72,7 @@ PLAIN: dict[Any, str] = {  # tables without a kind: {class: its heading}
     Distiller: "A distillation",
     Validation: "A choice by labels",
     Capacity: "Capacities",
+    Personal: "Each client's own data",
     Faults: "Simulated faults",
     Privacy: "Privacy",
     Noise: "A pool's noise",
@@ -86,6 +88,7 @@ LEADS = {
     "A distillation": "`distill`, in a method. The defaults of `steps` are each method's own.",
     "A choice by labels": "`validate`, in `feddf`.",
     "Capacities": "`capacity`, in a task. Levels are dealt by share in a random order, taken from a column, or go with an attribute.",
+    "Each client's own data": "`personal`: parts of the clients' examples that nobody trains on, for [personalised metrics](personal.md).",
     "Simulated faults": "`[faults]`. A pool's question goes to `over` times its cohort; the first replies that make a cohort are used.",
     "Privacy": "`[privacy]`, what every client is promised where pools add noise: see [Privacy](privacy.md).",
     "A pool's noise": "`privacy`, in a pool: client-level differential privacy.",

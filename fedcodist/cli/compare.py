@@ -14,7 +14,8 @@ EXAMPLE = "fedcodist compare runs/images/fedavg runs/images/merged"
 def add(parser: Parser) -> None:
     """The arguments of the verb, besides those that are shared."""
     parser.add_argument("runs", nargs="+", metavar="RUN", help="a run directory, or a directory of seeds")
-    parser.add_argument("--split", choices=("test", "held_out"), default="test", action=Once, help="(default: test)")
+    splits, said = ("test", "held_out", "personal_test", "personal_held_out"), "of all, or each client's own (default: test)"
+    parser.add_argument("--split", choices=splits, default="test", action=Once, help=said)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -90,9 +90,12 @@ def _print(args: argparse.Namespace, arms: list[Any], recorded: list[Any], place
     from fedcodist.reports import compare, report, tables, verdicts
 
     rows = compare.results(recorded)
-    print(tables.render(compare.display(rows) if args.format == "table" else rows, args.format))
+    if rows or args.format != "table":
+        print(tables.render(compare.display(rows) if args.format == "table" else rows, args.format))
     if args.format != "table":
         return
+    if own := compare.personal(recorded):
+        print("", tables.render(compare.display_personal(own), title="each client's own test split, mean over clients"), sep="\n")
     if len(arms) > 1:
         print("", *verdicts.verdicts(recorded), sep="\n")
     print(f"\nreport: {report.write_below(place)}")

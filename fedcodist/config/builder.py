@@ -15,6 +15,7 @@ from fedcodist.config.digests import of_clients
 from fedcodist.config.fitting import fitted
 from fedcodist.config.reader import MAX_PROBLEMS, read
 from fedcodist.config.schema import Config, PoolConfig
+from fedcodist.data.personal import Personal
 from fedcodist.engines import private
 from fedcodist.engines.faults import Faults, Faulty
 from fedcodist.engines.private import Private
@@ -64,8 +65,12 @@ def assemble(
     order = keys.permutation(keys.derive(keys.root(getattr(config.task, "split_seed", 0)), "membership"), len(task.clients))
     everyone = [sorted(task.clients)[i] for i in order]
     spec, pools = task.spec, {}
+    if config.personal != Personal() and populations is not None:
+        problems.append(Problem("personal", "parts of the clients' data", "none of it: the data is at the devices"))
+    own_key = keys.derive(keys.root(getattr(config.task, "split_seed", 0)), "personal")
     for name, given in config.pools.items():
         clients = _clients(task, given, everyone, f"pools.{name}", problems) if populations is None else populations[name]
+        clients, personal = config.personal.divide(clients, own_key) if populations is None else (clients, {})
         cohort = min(given.cohort, len(clients)) if clamp else given.cohort
         if 0 < len(clients) < cohort and not grows(clients):
             said = f"clients (pool {name} has {len(clients)})"
@@ -87,6 +92,7 @@ def assemble(
             teaches=given.teaches,
             spare=config.faults.spare(cohort),
             attributes=task.attributes,
+            personal={split: rows for split, rows in personal.items() if len(task.split(split).x)},  # tuning sees no test at all
         )
         problems += given.rule.problems(pools[name])
     problems += _check_membership(config.membership, pools)
@@ -106,7 +112,7 @@ def assemble(
         fed = replace(fed, engine=Private(fed.engine, config.privacy, noise))
     try:
         return Experiment(fed, method, config.rounds, seed, config)
-    except settings.SettingError as error:  # of a distillation loss that does not fit these models
+    except settings.SettingError as error:  # of a method, or of a loss, that does not fit these pools
         raise ConfigError(str(error)) from None
 
 
@@ -120,7 +126,7 @@ class Elsewhere:
     @classmethod
     def of(cls, config: Config, task: Task) -> Elsewhere:
         """Those of a config, with its task as it was loaded here."""
-        known = {name: getattr(config, name) for name in ("pools", "task", "membership")}
+        known = {name: getattr(config, name) for name in ("pools", "task", "membership", "personal")}
         return cls(json.dumps(settings.plain(Config(**known, rounds=1)), sort_keys=True), of_clients(task))
 
     def __call__(self) -> dict[str, Mapping[str, Examples]]:

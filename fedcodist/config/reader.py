@@ -147,6 +147,9 @@ def relations(config: Config) -> list[Problem]:
         found.append(Problem("topology", settings.show(config.topology), f"{' | '.join(allowed)}, or a table", hint))
     found += config.faults.problems(names)
     found += private.problems(config.privacy, config.pools, config.method)
+    if config.method.personal and not (config.personal.held_out and config.personal.test):
+        allowed = f"held_out and test above 0: models of {config.method.kind} live at the clients, and are measured on their own data"
+        found.append(Problem("personal", settings.show(settings.plain(config.personal)), allowed))
     for name, pool in config.pools.items():
         choice = pool.clients
         if sum(bool(c) for c in (choice.take, choice.share, choice.ids)) > 1:

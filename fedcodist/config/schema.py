@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fedcodist import settings
+from fedcodist.data.personal import Personal
 from fedcodist.engines import ENGINES
 from fedcodist.engines.accountant import Noise, Privacy
 from fedcodist.engines.compiled import Compiled
@@ -96,6 +97,7 @@ class Config:
     topology: str | dict[str, dict[str, float]] = "auto"
     membership: Literal["any", "nested", "disjoint"] = "any"  # what must be true of the pools' clients
     engine: Any = setting(Compiled(), kinds=ENGINES)  # how clients are run on this machine
+    personal: Personal = setting(Personal(), silent=True)  # what of each client's own data is kept from training, to measure on
     faults: Faults = setting(Faults(), silent=True)  # simulated faults of the clients
     privacy: Privacy | None = setting(None, silent=True)  # what clients are promised where pools add noise
     name: str = "run"  # names the run's directory

@@ -262,3 +262,15 @@ def _cut(order: np.ndarray, clients: int) -> list[np.ndarray]:
 def _check_rows(needed: int, rows: int, what: str = "clients") -> None:
     if needed > rows:
         raise data_error("partition", f"{rows} rows", f"at least {needed}", f"for its {what}")
+
+
+def group(column: Sequence[str]) -> dict[str, np.ndarray]:
+    """Rows by the value of a column: {client: rows}.
+
+    >>> {k: v.tolist() for k, v in group(["b", "a", "b"]).items()}
+    {'a': [1], 'b': [0, 2]}
+    """
+    names, codes = np.unique(np.asarray(column), return_inverse=True)
+    order = np.argsort(codes, kind="stable")
+    parts = np.split(order, np.cumsum(np.bincount(codes, minlength=len(names)))[:-1])
+    return {str(name): part for name, part in zip(names, parts, strict=True)}

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 import numpy as np
 
+from fedcodist.objectives.calibration import calibration
 from fedcodist.objectives.images import Images
-from fedcodist.scores import argmax, calibration, cross_entropy
+from fedcodist.scores import argmax, cross_entropy
 from fedcodist.types import Array
 
 

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 import numpy as np
 
-from fedcodist.scores import argmax, calibration, cross_entropy
+from fedcodist.objectives.calibration import calibration
+from fedcodist.scores import argmax, cross_entropy
 from fedcodist.types import Array
 
 PAD, BOS, EOS, FIRST = 0, 1, 2, 3  # FIRST is the first word

@@ -15,6 +15,7 @@ from typing import Any
 from fedcodist.methods import BASELINE, METHODS
 
 TWIN = BASELINE.kind
+SPLITS, PERSONAL = ("held_out", "test"), ("personal_held_out", "personal_test")  # global ones, and each client's own
 COSTS = ("client_bytes", "client_flops", "server_flops", "server_steps")
 
 
@@ -156,11 +157,16 @@ def pools_of(runs: Iterable[Any]) -> list[str]:
     return sorted(declared, key=lambda pool: sizes.get(pool, math.inf))
 
 
+def metric_of(split: str) -> str:
+    """What a table of this split shows: the accuracy, which on the clients' own splits has another name."""
+    return "personal_accuracy" if split in PERSONAL else "accuracy"
+
+
 def domains_of(runs: Iterable[Any]) -> list[str]:
     """The domains that these runs were measured on, `all` first."""
     seen: dict[str, None] = {}
     for run in runs:
-        tables = [dig(run.result, "test"), dig(run.result, "held_out"), *(row.get("held_out") for row in rows_of(run))]
+        tables = [dig(run.result, split) for split in ("test", "held_out", *PERSONAL)] + [row.get("held_out") for row in rows_of(run)]
         for table in tables:
             for of_pool in table.values() if isinstance(table, dict) else ():
                 seen |= dict.fromkeys(of_pool if isinstance(of_pool, dict) else ())

@@ -10,9 +10,11 @@ from typing import Any
 from fedcodist import runs
 from fedcodist.errors import ConfigError
 from fedcodist.reports import units
-from fedcodist.reports.arms import dig, domains_of, group, kind_of, number, pools_of, twin_of
-from fedcodist.reports.statistics import paired, spread
+from fedcodist.reports.arms import dig, domains_of, group, kind_of, metric_of, number, pools_of, twin_of
+from fedcodist.reports.statistics import mean, paired, spread
 from fedcodist.reports.units import points
+
+QUARTILES, DASH = ("q25", "median", "q75"), "-"
 
 
 def results(recorded: Iterable[Any], split: str = "test") -> list[dict[str, Any]]:
@@ -24,7 +26,7 @@ def results(recorded: Iterable[Any], split: str = "test") -> list[dict[str, Any]
         gains = {(row["pool"], row["domain"]): row for row in (paired(twin.runs, arm.runs, split) if twin else ())}
         for pool in pools_of(arm.finished):
             for domain in domains_of(arm.finished):
-                known = [v for run in arm.finished if (v := number(dig(run.result, split, pool, domain, "accuracy"))) is not None]
+                known = [v for run in arm.finished if (v := number(dig(run.result, split, pool, domain, metric_of(split)))) is not None]
                 if known:
                     gain = gains.get((pool, domain)) or dict.fromkeys(("difference", "low", "high"))
                     rows.append(
@@ -34,7 +36,32 @@ def results(recorded: Iterable[Any], split: str = "test") -> list[dict[str, Any]
     return rows
 
 
-def display(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def personal(recorded: Iterable[Any]) -> list[dict[str, Any]]:
+    """What each arm's clients reached on their own test splits: means over seeds of the mean over clients and of its distribution. Empty
+    where no run has any."""
+    recorded = list(recorded)
+    rows = results(recorded, "personal_test")
+    finished = {(arm.label, pool): arm.finished for arm in group(recorded) for pool in pools_of(arm.finished)}
+    for row in rows:
+        for name in QUARTILES:
+            values = [
+                number(dig(run.result, "personal_test", row["pool"], "all", f"personal_{name}"))
+                for run in finished[row["method"], row["pool"]]
+            ]
+            row[name] = mean(values)
+    return rows
+
+
+def display_personal(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of `personal` in percent and points."""
+    shown = []
+    for row, first in zip(rows, display(rows, "own test accuracy, %"), strict=True):
+        low, middle, high = (DASH if row[name] is None else points(row[name]) for name in QUARTILES)
+        shown.append({**first, "quartiles of clients, %": f"{low} | {middle} | {high}"})
+    return shown
+
+
+def display(rows: Sequence[dict[str, Any]], head: str = "test accuracy, %") -> list[dict[str, Any]]:
     """Rows of `results` in percent and points. A column of domains that are all `all` is left out.
 
     >>> row = {"method": "FedAvg", "pool": "small", "domain": "all", "seeds": 2, "accuracy": 0.5, "spread": 0.01}
@@ -48,7 +75,7 @@ def display(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     for row in rows:
         accuracy = points(row["accuracy"]) + ("" if row["spread"] is None else f" +- {points(row['spread'])}")
         gain = units.gain(row["gain"], row["low"], row["high"])
-        shown.append({name: row[name] for name in names} | {"test accuracy, %": accuracy, "gain, points": gain})
+        shown.append({name: row[name] for name in names} | {head: accuracy, "gain, points": gain})
     return shown
 
 

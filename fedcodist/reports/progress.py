@@ -114,6 +114,9 @@ class Screen(Live):
         update: dict[str, Any] = {"completed": event.t, "left": self._left[event.path].after(event.t)}
         if event.held_out:
             update["accuracy"] = "  ".join(f"{pool} {percent(domains['all']['accuracy'])}" for pool, domains in event.held_out.items())
+        elif event.personal:
+            means = ((pool, domains["all"]["personal_accuracy"]) for pool, domains in event.personal.items())
+            update["accuracy"] = "  ".join(f"{pool} {percent(mean)} own" for pool, mean in means)
         if event.codistilled:
             place = min(MARKS - 1, (event.t - 1) * MARKS // event.config.rounds)
             self._marks[event.path][place] = True

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from fedcodist.reports import statistics
-from fedcodist.reports.arms import number
+from fedcodist.reports.arms import PERSONAL, SPLITS, number
 
 
 class Measured(NamedTuple):
@@ -30,7 +30,7 @@ def measured(row: Mapping[str, Any]) -> Iterator[Measured]:
         if isinstance(info, dict):
             each = len(pools) > 2  # of two pools there is but one teacher
             yield Measured(pool, "train", "all", dict(pair for name, value in info.items() for pair in _flat(name, value, each)))
-    for split in ("held_out", "test"):
+    for split in (*SPLITS, *PERSONAL):
         for pool, domains in _table(row.get(split)).items():
             for domain, metrics in _table(domains).items():
                 yield Measured(pool, split, domain, dict(pair for name, value in _table(metrics).items() for pair in _flat(name, value)))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
-from fedcodist.reports.arms import by_seed, cost_of, dig, domains_of, number, pools_of
+from fedcodist.reports.arms import by_seed, cost_of, dig, domains_of, metric_of, number, pools_of
 
 ONE_SEED = "one seed: no interval"
 
@@ -42,8 +42,10 @@ def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
     return fmean(values) - half, fmean(values) + half
 
 
-def paired(a_runs: Iterable[Any], b_runs: Iterable[Any], split: str = "test", metric: str = "accuracy") -> list[dict[str, Any]]:
-    """b against a, for each pool and domain: means over the seeds that both have, and the mean difference with its 95 % interval."""
+def paired(a_runs: Iterable[Any], b_runs: Iterable[Any], split: str = "test", metric: str = "") -> list[dict[str, Any]]:
+    """b against a, for each pool and domain: means over the seeds that both have, and the mean difference with its 95 % interval.
+    The metric is the split's accuracy unless another is named."""
+    metric = metric or metric_of(split)
     both = _pairs(a_runs, b_runs)
     everyone = [run for pair in both for run in pair]
     rows = []

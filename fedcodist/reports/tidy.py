@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedcodist import runs
-from fedcodist.reports.arms import dig, is_finished, kind_of, rounds_done, rounds_planned, rows_of, seed_of
+from fedcodist.reports.arms import PERSONAL, SPLITS, dig, is_finished, kind_of, rounds_done, rounds_planned, rows_of, seed_of
 from fedcodist.reports.scalars import elapsed, measured
 from fedcodist.storage.durable import printable
 
@@ -50,7 +50,7 @@ class Table(NamedTuple):
         left out."""
         for path, last, over in self.found:
             for row in _rows(runs.read(path)):
-                if row["round"] <= last and (over or row["split"] != "test"):
+                if row["round"] <= last and (over or row["split"] not in ("test", "personal_test")):
                     yield {name: _cast(name, row.get(name)) for name in self.columns}
 
 
@@ -82,7 +82,7 @@ def _rows(run: Any) -> Iterator[dict[str, Any]]:
     if is_finished(run):
         end = rounds_planned(run) or rounds_done(run)
         seen = {m.split for m in by_round.get(end, ())}
-        final = [m for m in measured({split: run.result.get(split) for split in ("held_out", "test")}) if m.split not in seen]
+        final = [m for m in measured({split: run.result.get(split) for split in (*SPLITS, *PERSONAL)}) if m.split not in seen]
         by_round[end] = [*by_round.get(end, ()), *final]  # held_out only where its line of the journal is lost
     for t in sorted(by_round):
         for pool, split, domain, values in by_round[t]:

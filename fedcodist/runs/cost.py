@@ -20,6 +20,7 @@ from fedcodist.clients import sizes
 from fedcodist.engines.threads import cores
 from fedcodist.errors import Failure
 from fedcodist.federation import Federation
+from fedcodist.pool import Pool
 from fedcodist.types import Data, Info, Method, Model, Work
 
 
@@ -78,6 +79,7 @@ def of_rounds(fed: Federation, method: Method, rounds: Iterable[Mapping[str, Inf
                 client_flops[name] += training[name] * info["examples"] * epochs
             else:
                 client_flops[name] += sum(other[name][what] * examples for what, examples in info["trained"].items()) * epochs
+            client_flops[name] += forward[name] * info.get("predicted", 0) + training[name] * info.get("digested", 0)
         students = [name for name, info in pools.items() if info.get("codistilled")]
         if not students or distill is None:
             continue
@@ -97,25 +99,26 @@ def of_rounds(fed: Federation, method: Method, rounds: Iterable[Mapping[str, Inf
 
 def expected(fed: Federation, method: Method, rounds: int) -> dict[str, Any]:
     """The cost of a run before it is run: cohorts of average clients, distillation where the method will do it."""
-    average = _average(fed)
+    average = _average(fed, method)
     return of_rounds(fed, method, [_round(fed, method, average, t) for t in range(1, rounds + 1)])
 
 
 def of_average(fed: Federation, method: Method, t: int) -> dict[str, Any]:
     """The cost of round t with cohorts of average clients, and their {pool: examples}."""
-    average = _average(fed)
+    average = _average(fed, method)
     return of_rounds(fed, method, [_round(fed, method, average, t)]) | {
         "examples": {name: info["examples"] for name, info in average.items()}
     }
 
 
-def _average(fed: Federation) -> dict[str, dict[str, Any]]:
+def _average(fed: Federation, method: Method) -> dict[str, dict[str, Any]]:
     cohorts = {name: fed.pools[name].cohort for name in fed.names}
     means = {name: _mean_size(fed.pools[name].clients) for name in fed.names}
-    return {
-        name: {"clients": n, "examples": means[name] * n, **fed.pools[name].rule.expects(fed, fed.pools[name])}
-        for name, n in cohorts.items()
-    }
+    return {name: {"clients": n, "examples": means[name] * n, **_expects(fed, method, fed.pools[name])} for name, n in cohorts.items()}
+
+
+def _expects(fed: Federation, method: Method, pool: Pool) -> Info:
+    return method.expects(fed, pool) if method.asks else pool.rule.expects(fed, pool)
 
 
 def _round(fed: Federation, method: Method, average: Mapping[str, Info], t: int) -> dict[str, Info]:

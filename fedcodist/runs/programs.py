@@ -26,7 +26,8 @@ def keep() -> None:
 
 def compile_evaluation(fed: Federation, models: Mapping[str, Voice]) -> None:
     """Compile what `evaluate` and `ensemble` will need for these models, in parallel and without evaluating anything."""
-    groups = [[voice] for voice in models.values()] + ([[models[name] for name in fed.names]] if len(fed.names) > 1 else [])
+    several = len(fed.names) > 1 and set(fed.names) <= set(models)  # else there are models at the clients alone
+    groups = [[voice] for voice in models.values()] + ([[models[name] for name in fed.names]] if several else [])
     wanted = [(group, fed.task.split(split)) for split in ("held_out", "test") for group in groups]
     list(fed.engine.host.map(lambda one: _compile(fed, *one), wanted))
 

@@ -26,7 +26,7 @@ from fedcodist.errors import Failure, Interrupted
 from fedcodist.evaluate import ensemble, evaluate
 from fedcodist.profile import timed, watch, whole
 from fedcodist.rule import Diverged
-from fedcodist.runs import checkpoint, clock, cost, programs
+from fedcodist.runs import checkpoint, clock, cost, personal, programs
 from fedcodist.runs.evaluation import is_due
 from fedcodist.runs.trained import described
 from fedcodist.storage.journal import Lines, decode_lines
@@ -51,6 +51,7 @@ class Event:
     codistilled: tuple[str, ...] = ()
     result: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
+    personal: dict[str, Any] | None = None  # {pool: {"all": metrics}} of each client on its own data, in these rounds
 
 
 class DivergedRun(Failure):
@@ -146,13 +147,14 @@ def perform(
                 if evaluation is None:  # compiled while training goes on
                     evaluation = fed.engine.host.start(partial(programs.compile_evaluation, fed, step.models))
                 due = is_due(config, step.t) or (any("codistilled" in i for i in step.info.values()) and method.leaps)
-                held_out, took = None, {"seconds": round(span[0], 4)} | ahead
+                held_out, own, took = None, None, {"seconds": round(span[0], 4)} | ahead
                 if due:
                     with timed("evaluate"), watched.part(clock.EVALUATE):
                         evaluation.result()
-                        held_out = step.evaluate("held_out")
+                        held_out, own = step.evaluate("held_out"), personal.evaluate(experiment, step.state)
                     took["evaluate_seconds"] = watched.last(clock.EVALUATE)
                 row = {"round": step.t, "pools": step.info} | ({"held_out": held_out} if held_out else {})
+                row |= {personal.HELD_OUT: own} if own else {}
                 infos.append(step.info)
                 with signals.shield():
                     with timed("journal"):
@@ -168,7 +170,7 @@ def perform(
                     run.time({"round": step.t, **took, **told})
                     ahead = {}  # it stands in the first row of those that go together
                 codistilled = tuple(name for name, info in step.info.items() if info.get("codistilled"))
-                yield Event("round", path, config, seed, done, held_out, codistilled)
+                yield Event("round", path, config, seed, done, held_out, codistilled, personal=own)
         except (Interrupted, GeneratorExit):  # the signal may come while whoever consumes this has the floor
             with signals.shield():
                 if done > committed:
@@ -192,27 +194,29 @@ def perform(
 
 def _result(experiment: Experiment, state: Any, infos: list[Any], held_out: Any, digest: str) -> dict[str, Any]:
     """The last word on a run. Here, and nowhere else, the test split is read; held-out metrics are those of the last round, if it was
-    evaluated just now."""
+    evaluated just now. So are the parts of the clients' data that nobody trained on."""
     fed, method = experiment.federation, experiment.method
     models = method.models(fed, state)
-    together = {"ensemble": {split: ensemble(fed, models, split) for split in ("held_out", "test")}} if len(fed.names) > 1 else {}
     test = evaluate(fed, models, "test", quantiles=True)
     having = {name: {domain: metrics[QUANTILES] for domain, metrics in of.items() if QUANTILES in metrics} for name, of in test.items()}
     quantiles = {name: of for name, of in having.items() if of}
     shown = [] if isinstance(fed.engine, Private) else fed.names  # counts of single clients are not for the public
     labels = {name: found for name in shown if (found := label_skew(fed.pools[name].clients, fed.task.classes))}
+    several = len(fed.names) > 1 and set(fed.names) <= set(models)
+    together = {"ensemble": {split: ensemble(fed, models, split) for split in ("held_out", "test")}} if several else {}
     return {
         "seed": experiment.seed,
         "method": method.kind,
         "rounds": experiment.rounds,
         "identity": digest,
         "table": fed.table,
-        "parameters": {name: tree.size(voice.params) for name, voice in models.items()},
+        "parameters": cost.parameters(fed) | {name: tree.size(voice.params) for name, voice in models.items()},
         "held_out": held_out or evaluate(fed, models, "held_out"),
         "test": {name: {domain: _without(QUANTILES, metrics) for domain, metrics in of.items()} for name, of in test.items()},
         **together,
         **({QUANTILES: quantiles} if quantiles else {}),
         **({"labels": labels} if labels else {}),
+        **personal.of_result(experiment, state),
         "cost": cost.of_rounds(fed, method, infos),
         **({"privacy": fed.engine.told()} if isinstance(fed.engine, Private) else {}),
         "notes": list(fed.task.notes),

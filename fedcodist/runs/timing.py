@@ -71,8 +71,10 @@ def measure(experiment: Experiment, tell: Callable[[int], object] = lambda round
 
 def _together(experiment: Experiment, state: Any) -> None:
     """What the result of a run asks of several models as one."""
-    if len(experiment.federation.names) > 1:
-        ensemble(experiment.federation, experiment.method.models(experiment.federation, state), "held_out")
+    fed = experiment.federation
+    models = experiment.method.models(fed, state)
+    if len(fed.names) > 1 and set(fed.names) <= set(models):
+        ensemble(fed, models, "held_out")
 
 
 def _is_enough(timed: int, seconds: float) -> bool:

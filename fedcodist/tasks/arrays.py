@@ -16,12 +16,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from fedcodist import keys
-from fedcodist.clients import Clients, group
+from fedcodist.clients import Clients
 from fedcodist.data import checks
 from fedcodist.data.capacity import SIZE, Capacity
 from fedcodist.data.checks import SPLITS
 from fedcodist.data.overlap import HINT, check_disjoint, digests, repeated
-from fedcodist.data.partition import Partition, client_names, read_partition
+from fedcodist.data.partition import Partition, client_names, group, read_partition
 from fedcodist.data.splits import check_shares, divide
 from fedcodist.data.store import META, locate
 from fedcodist.data.table import Table, call_for_table, read_table

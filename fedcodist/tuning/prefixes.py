@@ -50,7 +50,7 @@ def digest(config: Config, seed: int, clamp: bool, data: str) -> str:
     pools = {name: {k: v for k, v in pool.items() if k not in ("learns", "teaches")} for name, pool in table["pools"].items()}
     engine = {k: v for k, v in table["engine"].items() if k != "workers"}  # another size of blocks, or engine, has other last bits
     facts = {key: table[key] for key in ("task", "rounds", "membership")} | {"pools": pools, "engine": engine}
-    facts |= {key: table[key] for key in ("faults", "privacy") if key in table}
+    facts |= {key: table[key] for key in ("faults", "privacy", "personal") if key in table}
     facts["every"] = evaluation.interval(config)
     return sealed.digest([facts, seed, clamp, data, environment.fingerprint()])
 

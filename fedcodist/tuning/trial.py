@@ -19,7 +19,7 @@ from fedcodist import keys
 from fedcodist.config import Config, assemble, digest
 from fedcodist.errors import ConfigError
 from fedcodist.rule import Diverged
-from fedcodist.runs import cost, evaluation
+from fedcodist.runs import cost, evaluation, personal
 from fedcodist.task import Task
 from fedcodist.train import Experiment, train
 from fedcodist.tuning import prefixes
@@ -116,6 +116,9 @@ def perform(job: Job, task: Task) -> Generator[Report, bool | None, Outcome]:
             accuracy = None
             if evaluation.is_regular(job.config, step.t):
                 accuracy = {pool: float(domains["all"]["accuracy"]) for pool, domains in step.evaluate("held_out").items()}
+                if method.personal:  # what it is for, and all that there is where no model is at the server
+                    own = personal.evaluate(experiment, step.state)
+                    accuracy = {pool: float(domains["all"]["personal_accuracy"]) for pool, domains in own.items()}
                 curve.append((step.t, accuracy))
             if prefix and step.t == prefix.rounds:
                 prefixes.keep(prefix, step.state, curve)

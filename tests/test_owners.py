@@ -1,0 +1,177 @@
+"""Methods whose models live at the clients: identities, numbers by hand, and what each client is measured on."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from worlds import ANNA, BERT, SCALAR, gauss_federation, scalar_federation
+
+from fedcodist import config, keys, runs
+from fedcodist.data.personal import Personal
+from fedcodist.methods import FD, FedAvg, Local
+from fedcodist.methods.tables import Table, Taught, class_means
+from fedcodist.objectives.classify import Classify
+from fedcodist.reports import compare
+from fedcodist.runs import personal, session
+from fedcodist.settings import SettingError
+from fedcodist.train import Experiment, train
+from fedcodist.tuning.trial import without_test
+from fedcodist.types import Data
+
+ONE = ("small",)
+
+
+def models(step, pool="small"):
+    return step.experiment.method.clients(step.experiment.federation, step.state)[pool].params
+
+
+def close(a, b, atol=1e-5):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=0, atol=atol)
+
+
+def last(fed, method, rounds=2):
+    return list(train(Experiment(fed, method, rounds)))[-1]
+
+
+def data(rows):
+    return Data(jnp.asarray(rows.x), jnp.asarray(rows.y), jnp.int32(len(rows.x)))
+
+
+# -- Local --
+
+
+def test_a_client_alone_is_sgd_by_hand():
+    step = last(scalar_federation(), Local(), rounds=1)
+    # From w = 0: Anna's one row has gradient (1/2 - 1) 1, and her rate is 1; Bert's rows have (1/2 - 0) 2.
+    close(models(step, "a"), {"anna": {"w": 0.5}, "bert": {"w": -1.0}})
+    assert step.info["a"]["client_bytes"] == 0 and not step.models
+
+
+def test_who_is_not_asked_keeps_the_pools_initial_model():
+    fed = gauss_federation(ONE)
+    step = last(fed, Local(), rounds=1)
+    start = fed.init(keys.root(0))["small"].params
+    same = [c for c, own in models(step).items() if all(map(np.array_equal, jax.tree.leaves(own), jax.tree.leaves(start)))]
+    assert len(same) == 8 - step.info["small"]["clients"] == 5
+
+
+def test_more_client_state_than_allowed_is_refused():
+    with pytest.raises(SettingError, match=r"pools.small.clients: got .* bytes for the models of 8 clients; allowed at most 10"):
+        Experiment(gauss_federation(ONE), Local(most_bytes=10), 1)
+
+
+# -- FD --
+
+
+def test_fd_without_its_weight_is_local():
+    alone, fd = (last(gauss_federation(ONE), method) for method in (Local(), FD(weight=0.0)))
+    close(models(alone), models(fd))
+    taught = last(gauss_federation(ONE), FD(weight=5.0))
+    assert any(np.abs(a - b).max() > 1e-3 for a, b in zip(jax.tree.leaves(models(alone)), jax.tree.leaves(models(taught)), strict=True))
+
+
+def test_the_servers_sum_is_that_of_all_clients_tables():
+    for step in train(Experiment(gauss_federation(ONE), FD(), 3)):
+        kept = step.state["small"].kept
+        tables = [own[1] for own in kept["clients"].values()]
+        close(kept["sum"], jax.tree.map(lambda *leaves: np.sum(leaves, 0), *tables))
+    assert step.info["small"]["client_bytes"] == 2 * 3 * 4 * (9 + 3)  # three clients, tables of three classes and their counts
+
+
+def test_tables_by_hand():
+    x, y = np.array([[1.0], [2.0], [9.0]], np.float32), np.array([0, 0, 1], np.int32)
+    table = class_means(SCALAR, Classify(), {"w": jnp.float32(1.0)}, Data(jnp.asarray(x), jnp.asarray(y), jnp.int32(2)), batch=1)
+    p = np.mean([1 / (1 + np.exp(-1.0)), 1 / (1 + np.exp(-2.0))])
+    close(table, Table(np.array([[1 - p, p], [0, 0]], np.float32), np.array([1.0, 0.0], np.float32)))  # the third row is padding
+
+
+def test_the_loss_of_fd_by_hand():
+    target, known = jnp.array([[0.75, 0.25], [0.5, 0.5]]), jnp.array([True, False])
+    found = Taught(Classify(), target, known, 2.0).loss(jnp.log(jnp.array([[0.5, 0.5], [0.9, 0.1]])), jnp.array([0, 1]))
+    close(found, np.array([np.log(2) + 2 * np.log(2), -np.log(0.1)]))  # nobody else knows label 1
+
+
+def test_fd_refuses_what_has_no_label_of_its_own():
+    fed = scalar_federation()
+    rows = fed.task.held_out._replace(y=np.zeros((2, 4), np.int32))
+    with pytest.raises(SettingError, match=r"task: got labels of shape \[4\]; allowed one label a row, of which fd makes tables"):
+        Experiment(dataclasses.replace(fed, task=dataclasses.replace(fed.task, held_out=rows)), FD(), 1)
+
+
+# -- what each client is measured on --
+
+
+def test_own_splits_are_disjoint_and_whole_and_the_same_however_clients_are_stored():
+    part = config.read("quick/toy-local").personal
+    task = config.read("quick/toy").task.load()
+    key = keys.root(3)
+    train_on, own = part.divide(task.clients, key)
+    plain, split = part.divide({c: task.clients[c] for c in task.clients}, key)
+    for client in task.clients:
+        parts = [train_on[client], *(own[split][client] for split in ("held_out", "test"))]
+        whole = np.concatenate([p.x for p in parts])
+        assert sorted(map(tuple, whole)) == sorted(map(tuple, task.clients[client].x)) and len(parts[2].x) > len(parts[1].x) > 0
+        assert np.array_equal(plain[client].x, train_on[client].x) and np.array_equal(split["test"][client].y, own["test"][client].y)
+    assert Personal().divide(task.clients, key) == (task.clients, {})
+
+
+def test_a_client_always_trains():
+    for n in range(1, 9):
+        rows = Personal(0.3, 0.6).rows(keys.root(0), "anna", n)
+        assert len(rows["train"]) >= 1 and sorted(np.concatenate(list(rows.values()))) == list(range(n))
+    with pytest.raises(SettingError, match="less than 1 together"):
+        Personal(0.5, 0.5)
+
+
+def test_clients_with_the_same_model_are_measured_like_the_pools():
+    fed = gauss_federation(ONE)
+    shared, owned = (Experiment(fed, method, 1) for method in (FedAvg(), Local()))
+    found = [personal.evaluate(e, e.method.init(e.federation, keys.root(0))) for e in (shared, owned)]
+    assert found[0].keys() == found[1].keys() == {"small"}
+    for name, value in found[0]["small"]["all"].items():
+        assert found[1]["small"]["all"][name] == pytest.approx(value, abs=1e-6), name
+    assert found[0]["small"]["all"]["personal_clients"] == 8
+
+
+def test_own_metrics_by_hand():
+    fed = scalar_federation(start_a=1.0, personal={"held_out": {"anna": ANNA, "bert": BERT}})
+    experiment = Experiment(fed, FedAvg(), 1)
+    found = personal.evaluate(experiment, experiment.method.init(fed, keys.root(0)))["a"]["all"]
+    assert (found["personal_accuracy"], found["personal_min"], found["personal_max"]) == (0.5, 0.0, 1.0)  # Anna right, Bert's three wrong
+    assert found["personal_loss"] == pytest.approx((np.log(1 + np.exp(-1.0)) + np.log(1 + np.exp(2.0))) / 2, rel=1e-5)
+
+
+def test_tuning_sees_nobodys_own_test():
+    read = config.read("quick/toy-local")
+    whole, tuned = (config.assemble(read, task, 0) for task in (read.task.load(), without_test(read.task.load())))
+    assert set(whole.federation.pools["small"].personal) == {"held_out", "test"}
+    assert set(tuned.federation.pools["small"].personal) == {"held_out"}
+
+
+def test_a_run_tells_of_clients_apart_from_the_rest(tmp_path):
+    recorded = []
+    for method in ("local_only", "fedavg"):
+        one = config.load("quick/toy-local", [f"method.kind={method}", "rounds=2", "pools.large.clients.take=12"])
+        for event in session.perform(one, tmp_path):
+            path = event.path
+        recorded.append(runs.read(path))
+    own, shared = (run.result for run in recorded)
+    assert own["test"] == own["held_out"] == {} and "ensemble" not in own and set(shared["test"]) == {"small", "large"}
+    for run in recorded:
+        assert run.result["personal_test"]["small"]["all"]["personal_clients"] == 12
+        assert set(run.rounds[-1]["personal_held_out"]["small"]["all"]) == set(run.result["personal_test"]["small"]["all"])
+    rows = compare.personal(recorded)
+    assert {(row["method"], row["pool"]) for row in rows} == {(m, p) for m in ("Local", "FedAvg") for p in ("small", "large")}
+    assert all(row["q25"] <= row["median"] <= row["q75"] for row in rows)
+    (gain,) = [row["gain"] for row in rows if row["method"] == "Local" and row["pool"] == "small"]
+    both = [run.result["personal_test"]["small"]["all"]["personal_accuracy"] for run in recorded]
+    assert gain == pytest.approx(both[0] - both[1])
+    assert [row["method"] for row in compare.results(recorded)] == ["FedAvg"] * 6  # two pools, three domains each
+
+
+def test_without_data_to_measure_on_it_is_refused():
+    with pytest.raises(Exception, match=r"personal: got .*; allowed held_out and test above 0: models of local_only live at the clients"):
+        config.read("quick/toy", ["method={ kind = 'local_only' }"])
