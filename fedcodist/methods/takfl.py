@@ -71,7 +71,7 @@ class TAKFL(Method):
         given = self.weights.get(student, fed.table[student])
         return {j: float(given[j]) for j in fed.names if given.get(j, 0) > 0}
 
-    def each_teacher(self, fed: Federation) -> list[Hears]:
+    def each_teacher(self, fed: Federation) -> Sequence[Hears]:
         """Who hears whom in each of the distillations: the first one's teacher, the second one's, and so on."""
         found: list[dict[str, dict[str, tuple[float, float]]]] = []
         for i in fed.names:

@@ -71,11 +71,12 @@ def good(accuracies: np.ndarray, classes: int) -> np.ndarray:
     return kept if kept.any() else np.ones_like(kept)
 
 
-def refold(fold: Fold, each: Each, kept: np.ndarray, key: Key) -> Folded:
+def refold(fold: Fold, each: Each | None, kept: np.ndarray, key: Key) -> Folded:
     """The replies of those who are kept, folded again."""
+    assert each is not None
     sent = jax.device_get(each.values)
     values = [jax.tree.map(lambda leaf, k=k: leaf[k], sent) for k in range(len(kept))]
-    replies = [Reply(value, np.float32(w), {}) for value, w, good in zip(values, each.weights, kept, strict=True) if good]
+    replies = [Reply(value, np.asarray(w, np.float32), {}) for value, w, good in zip(values, each.weights, kept, strict=True) if good]
     total = fold.zero(replies[0])
     for reply in replies:
         total = fold.add(total, reply)

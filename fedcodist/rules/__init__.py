@@ -2,6 +2,7 @@
 
 from fedcodist.registry import Registry
 from fedcodist.rule import Average
+from fedcodist.rules.feddual import FedDual
 from fedcodist.rules.feddualavg import FedDualAvg
 from fedcodist.rules.fedmid import FedMiD
 from fedcodist.rules.fedrescue import FedResCuE
@@ -10,4 +11,4 @@ from fedcodist.rules.heterofl import HeteroFL
 from fedcodist.rules.scaffold import Scaffold
 from fedcodist.rules.splitmix import SplitMix
 
-RULES = Registry("rules", Average, Scaffold, FedMiD, FedDualAvg, HeteroFL, SplitMix, FedResCuE, FLANC)
+RULES = Registry("rules", Average, Scaffold, FedMiD, FedDualAvg, HeteroFL, SplitMix, FedResCuE, FLANC, FedDual)
