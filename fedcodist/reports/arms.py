@@ -1,7 +1,7 @@
-"""What a recorded run says, and runs grouped into arms: all runs of one method in one experiment.
+"""Values read from recorded runs, and runs grouped into arms: all runs of one method in one experiment.
 
-A run is anything with `path`, `config`, `rounds`, `timing`, `result` and `notes`. What is missing in them (in a run that crashed, or a file
-that is not ours) is missing in the answer too, and never an error.
+A run is any object with `path`, `config`, `rounds`, `timing`, `result` and `notes`. Values that are missing (because a run crashed, or a
+file is not ours) are missing in the answer too, and never an error.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ class Arm:
 
     @property
     def finished(self) -> tuple[Any, ...]:
-        """The runs that got to their end."""
+        """The runs that are finished."""
         return tuple(run for run in self.runs if is_finished(run))
 
     @property
     def counted(self) -> tuple[Any, ...]:
-        """The runs that means are taken over: those that finished; if none did, all, as far as they got."""
+        """The runs over which means are taken: the finished ones, or all runs if none is finished."""
         return self.finished or self.runs
 
     @property
     def short(self) -> str:
-        """The label without the word that all of these methods share: for the narrow places of a plot."""
+        """The label without the suffix "Codist", for plots, where space is narrow."""
         return self.label.removesuffix("Codist") or self.label
 
 
 def group(runs: Iterable[Any]) -> list[Arm]:
-    """The runs as arms: the twin first, then the methods of this package, then others. Of two runs with one seed the last counts."""
+    """The runs as arms: the twin first, then the methods of this package, then others. Of several runs with the same seed the last one
+    counts."""
     groups: dict[tuple[str, str], dict[Any, Any]] = {}
     for run in runs:
         groups.setdefault((name_of(run), kind_of(run)), {})[seed_of(run)] = run
@@ -69,10 +70,10 @@ def twin_of(arm: Arm, among: Iterable[Arm]) -> Arm | None:
 
 
 def label(kind: str) -> str:
-    """The name of a method as papers write it; of a method that is not ours, its kind."""
+    """The name of a method as papers write it, or its kind if the method is not installed."""
     try:
         return METHODS[kind].label
-    except (KeyError, ImportError):  # a plugin's that is not installed here
+    except (KeyError, ImportError):  # a plugin that is not installed here
         return kind
 
 
@@ -95,7 +96,7 @@ def number(value: Any) -> float | None:
 
 
 def is_finished(run: Any) -> bool:
-    """Whether the run got to its end."""
+    """Whether the run is finished."""
     return isinstance(run.result, dict)
 
 
@@ -110,7 +111,7 @@ def kind_of(run: Any) -> str:
 
 
 def seed_of(run: Any) -> int | str:
-    """The seed by the result, or by the directory's name; that name itself where neither has a seed."""
+    """The seed from the result or the directory's name; that name itself if neither contains a seed."""
     recorded = dig(run.result, "seed")
     if isinstance(recorded, int):
         return recorded
@@ -124,7 +125,7 @@ def by_seed(runs: Iterable[Any]) -> dict[Any, Any]:
 
 
 def rows_of(run: Any) -> list[dict[str, Any]]:
-    """The recorded rounds that can be read as such, in order."""
+    """The valid recorded rounds, in order."""
     rows = (row for row in run.rounds or () if isinstance(row, dict) and isinstance(row.get("round"), int))
     return sorted(rows, key=lambda row: row["round"])
 
@@ -146,7 +147,7 @@ def parameters_of(runs: Iterable[Any]) -> dict[str, int]:
 
 
 def pools_of(runs: Iterable[Any]) -> list[str]:
-    """The pools of these runs, by the size of their models, then as declared."""
+    """The pools of these runs, ordered by the size of their models, then as declared."""
     runs = list(runs)
     declared: dict[str, None] = {}
     for run in runs:

@@ -1,4 +1,4 @@
-"""Tables of results: what each arm reached, and every run against the first of several."""
+"""Tables of results: the accuracy of each arm, and the differences of runs from the first of several."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUARTILES, DASH = ("q25", "median", "q75"), "-"
 
 
 def results(recorded: Iterable[Any], split: str = "test") -> list[dict[str, Any]]:
-    """What each arm reached: a row for each arm, pool and domain, with the paired gain over its twin where there is one."""
+    """The accuracy of each arm: a row for each arm, pool and domain, with the paired gain over its twin where there is one."""
     arms = group(recorded)
     rows = []
     for arm in arms:

@@ -1,4 +1,4 @@
-"""What happened over the rounds of recorded runs: values round by round, who taught whom, and the gradients on the way."""
+"""Values over the rounds of recorded runs: means and single runs round by round, who taught whom, and the gradients."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import Any
 from fedcodist.reports.arms import Arm, by_seed, dig, headline, number, pools_of, rounds_done, rows_of
 from fedcodist.reports.statistics import mean, paired
 
-Read = Callable[[dict[str, Any]], Any]  # finds a value in a round's row
+Read = Callable[[dict[str, Any]], Any]  # reads a value from the row of a round
 Line = list[tuple[int, float, float, float]]  # (round, mean, lowest, highest)
 
 
 def series(runs: Iterable[Any], read: Read) -> Line:
-    """The mean over runs of what `read` finds, round by round; only rounds that most of the runs have, or the mean would jump."""
+    """The mean over runs of the value that `read` returns, round by round, in rounds that as many runs have as any: otherwise the mean
+    would jump."""
     return _over([_by_round(run, read) for run in runs])
 
 
 def each_series(runs: Iterable[Any], read: Read) -> list[list[tuple[int, float]]]:
-    """What `read` finds, round by round, for each run that has any."""
+    """The values that `read` returns, round by round, for each run that has any."""
     return [sorted(line.items()) for run in runs if (line := _by_round(run, read))]
 
 
@@ -42,8 +43,8 @@ def codistilled(runs: Iterable[Any], pool: str) -> list[int]:
 
 
 def taught(arm: Arm, twin: Arm | None, split: str = "test") -> list[dict[str, Any]]:
-    """Who taught whom: one row a teacher and student, with the agreement before and after (the last quarter of the run) and the
-    student's gain over its twin."""
+    """Which pool taught which: a row for each teacher and student, with the agreement before and after (the last quarter of the run) and
+    the student's gain over its twin."""
     gains = {(row["pool"], row["domain"]): row for row in (paired(twin.runs, arm.runs, split) if twin else ())}
     pools, domain = pools_of(arm.runs), headline(arm.runs)
     rows = []
@@ -76,8 +77,8 @@ def gradients_of(arm: Arm) -> list[dict[str, Any]]:
 
 
 def lost_of(arm: Arm) -> list[dict[str, Any]]:
-    """For each pool how many clients a round counted, how many did not by reason, and the share of rounds without a quorum; nothing if
-    all always counted."""
+    """For each pool the mean number of clients that counted in a round, of those that did not by reason, and the share of rounds without a
+    quorum. A pool whose clients always counted is left out."""
     rows = []
     for pool in pools_of(arm.runs):
         infos = [info for run in arm.counted for row in rows_of(run) if isinstance(info := dig(row, "pools", pool), dict)]

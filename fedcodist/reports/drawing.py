@@ -28,7 +28,7 @@ COLOURS = ("#c2570c", "#0a66c2", "#0f8a78", "#a8327f", "#7d6b00", "#5b4bd6")
 THEME = {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper", TWIN_COLOUR: "twin"} | {c: f"arm-{i}" for i, c in enumerate(COLOURS)}
 STYLES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 WIDTH, NARROW = 10.4, 9.0  # inches, of a full page; of one with few wide panels, so that their text is not too small on a phone
-MOST_POINTS = 240  # of a line; more are averaged in groups, or a long run's page weighs megabytes
+MOST_POINTS = 240  # of a line; more are averaged in groups, so that the page of a long run stays small
 LABEL_GAP = 11.0  # points between two names at the ends of lines
 MOST_SEEDS = 10  # that are drawn as lines of their own; of more there is a band from the lowest to the highest
 Label = tuple[float, float, str, str]  # where, the text, its colour
@@ -80,7 +80,7 @@ class Picture(NamedTuple):
 
 
 def load_matplotlib() -> Any:
-    """The library, or a failure that says how to install it."""
+    """Import matplotlib, or fail with a message that says how to install it."""
     try:
         import matplotlib
         import matplotlib.figure
@@ -91,7 +91,7 @@ def load_matplotlib() -> Any:
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw in the style of this package, whatever the user's own settings are."""
+    """Draw in the style of this package, independently of the user's settings."""
     matplotlib = load_matplotlib()
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **RC}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # the SVG shows what the PNG's font lacks
@@ -99,7 +99,7 @@ def style() -> Iterator[None]:
 
 
 def styled(arms: Iterable[Arm]) -> list[tuple[Arm, str, Any]]:
-    """Each arm with its colour and line style. The methods of this package keep theirs, whichever of them are shown."""
+    """Each arm with its colour and line style. A method of this package has the same colour in every plot."""
     fixed = {kind: i for i, kind in enumerate(kind for kind in METHODS if kind != TWIN)}
     arms = list(arms)
     several = len({arm.name for arm in arms}) > 1
@@ -121,7 +121,7 @@ def colours(arms: Sequence[Arm]) -> list[str]:
 
 
 def grid(panels: int, columns: int, height: float, sharey: bool = False) -> tuple[Figure, list[Axes]]:
-    """A figure of so many panels in so many columns; `height` in inches of a row."""
+    """A figure with this number of panels and columns; `height` is that of a row, in inches."""
     from matplotlib.figure import Figure
 
     rows = -(-panels // columns)
@@ -191,14 +191,14 @@ def thin(line: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
 
 
 def shortened(text: str, most: int = 28) -> str:
-    """A text of at most `most` printable characters: names come from files, and may be anything."""
+    """A text of at most `most` printable characters: names come from files and may contain anything."""
     text = "".join(c if c.isprintable() else " " for c in str(text))
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def mark(ax: Axes, rounds: Sequence[int], colour: str, place: int) -> int:
-    """Mark where codistillation happened: by a strip under the lines where rounds follow each other, by a vertical line where one stands
-    alone. Returns how many strips were drawn, 0 or 1."""
+    """Mark the rounds with codistillation: consecutive rounds by a strip below the lines, a single round by a vertical line. Returns the
+    number of strips that were drawn, 0 or 1."""
     spans: list[list[int]] = []
     for t in rounds:
         if spans and t == spans[-1][1] + 1:
@@ -211,7 +211,7 @@ def mark(ax: Axes, rounds: Sequence[int], colour: str, place: int) -> int:
         if last - first >= 2:
             ax.axvspan(first - 0.5, last + 0.5, low, low + 0.018, color=colour, alpha=0.55, linewidth=0)
             took = 1
-        elif len(spans) <= 60:  # more lines than that are a wall
+        elif len(spans) <= 60:  # more vertical lines than that would hide the curves
             for t in range(first, last + 1):
                 ax.axvline(t, color=colour, linewidth=0.9, linestyle=(0, (2, 2)), alpha=0.45, zorder=1)
         else:
@@ -221,7 +221,7 @@ def mark(ax: Axes, rounds: Sequence[int], colour: str, place: int) -> int:
 
 
 def label_ends(figure: Figure, panels: Iterable[tuple[Axes, list[Label]]]) -> None:
-    """The arms' names at the ends of their lines, pushed apart where they would cover each other."""
+    """Write the arms' names at the ends of their lines, moved apart where they would overlap."""
     placed = []
     for ax, labels in panels:
         notes = []

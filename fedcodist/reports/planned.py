@@ -35,7 +35,7 @@ def words(config: Config, planned: dict[str, Any], times: Times | None, why: str
 
 
 def takes(config: Config, times: Times | None) -> str:
-    """How long a seed takes on this machine, and how that is known; nothing where it is not."""
+    """How long a seed takes on this machine, and how that is known; empty where it is not."""
     total = times.total(clock.parts(config)) if times else None
     if times is None or total is None:
         return ""
@@ -47,7 +47,8 @@ def takes(config: Config, times: Times | None) -> str:
 
 
 def ahead(arms: Sequence[Config], seeds: Sequence[int], root: Path) -> str:
-    """How long these runs will take from where they stand, in a line; nothing if one of them has no known time, or if all are over."""
+    """How long these runs will take from where they stand, in a line; empty if the time of one of them is not known, or if all are
+    finished."""
     seconds, many = 0.0, 0
     for config in arms:
         for seed in seeds:

@@ -1,5 +1,6 @@
 """Plots of recorded runs: curves of accuracy, loss and calibration, the gain over the twin as it grows, norms and cosines of the two
-gradients, and cost. What accuracy was reached for what cost is in spending.py, what differs between clients in distributions.py.
+gradients, and cost. Accuracy against cost is in spending.py, the
+differences between clients in distributions.py.
 
 Each function draws one matplotlib figure from arms, or returns None where there is nothing to draw.
 """
@@ -115,7 +116,8 @@ def held_out(arms: Sequence[Arm], metric: str, says: str, scale: float, whole: b
 
 
 def gain(arms: Sequence[Arm], metric: str = "accuracy") -> Figure | None:
-    """What each method has over its twin, round by round: the mean of paired differences, and each seed's. A panel a pool."""
+    """The gain of each method over its twin, round by round: the mean of the paired differences and the difference of each seed. A panel
+    for each pool."""
     runs = [run for arm in arms for run in arm.runs]
     domain = headline(runs) or "all"
     pairs = [(arm, twin, colour, style) for arm, colour, style in styled(arms) if (twin := twin_of(arm, arms))]
@@ -205,7 +207,7 @@ def gradients(arms: Sequence[Arm]) -> Figure | None:
 
 
 def cost(arms: Sequence[Arm]) -> Figure | None:
-    """What an average run of each arm costs: bars for client bytes, client operations, server operations and server steps."""
+    """The cost of an average run of each arm: bars for client bytes, client operations, server operations and server steps."""
     titles = ("client bytes, up and down", "client FLOPs", "server FLOPs", "server steps")
     shown = [(arm, colour) for arm, colour, _ in styled(arms) if arm.finished]
     values = {what: [mean(cost_of(run, what) for run in arm.finished) for arm, _ in shown] for what in COSTS}
@@ -226,7 +228,7 @@ def cost(arms: Sequence[Arm]) -> Figure | None:
         ax.set_yticks(list(places), [shortened(arm.label, 30) for arm, _ in shown])
         ax.tick_params(axis="y", labelcolor=INK, length=0)
         ax.spines["bottom"].set_visible(False)
-        if not ax.yaxis_inverted():  # shared: the second would turn it back
+        if not ax.yaxis_inverted():  # the axis is shared: a second inversion would undo the first
             ax.invert_yaxis()
     return figure
 

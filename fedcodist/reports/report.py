@@ -106,7 +106,7 @@ def render(recorded: Sequence[Any], drawn: Mapping[str, drawing.Picture] | None)
 
 
 def content(recorded: Sequence[Any]) -> dict[str, Any]:
-    """All that the page says, as plain values."""
+    """The contents of the page as plain values."""
     arms = group(recorded)
     colours = dict(zip((arm.label for arm in arms), drawing.colours(arms), strict=True))
     return {
@@ -147,7 +147,7 @@ def facts(arms: Sequence[Arm]) -> list[str]:
 
 
 def banners(runs: Sequence[Any], arms: Sequence[Arm]) -> list[str]:
-    """What a reader must know before believing anything below."""
+    """Warnings that qualify everything below them."""
     lines = [] if arms else ["There are no runs here: nothing to report."]
     for arm in arms:
         for run in arm.runs:
@@ -174,7 +174,7 @@ def verdicts(arms: Sequence[Arm]) -> list[dict[str, Any]]:
         twin = twin_of(arm, arms)
         if arm.kind == TWIN:
             if any(twin_of(other, arms) is arm for other in arms):
-                continue  # it is spoken of in the others' verdicts
+                continue  # the verdicts on the other methods mention it
             found.append({"label": arm.label, "tone": "none", "badge": BADGES["none"], "text": alone(arm.runs), "tiles": []})
             continue
         domain = headline([*arm.runs, *(twin.runs if twin else ())])
@@ -189,7 +189,7 @@ def verdicts(arms: Sequence[Arm]) -> list[dict[str, Any]]:
 
 
 def results(arms: Sequence[Arm], colours: dict[str, str]) -> list[dict[str, Any]]:
-    """For each pool and domain a row for each method: accuracy, spread, gain over the twin and a picture of its interval."""
+    """For each pool and domain a row for each method: accuracy, spread, gain over the twin and a drawing of its interval."""
     runs = [run for arm in arms for run in arm.runs]
     reached = {(row["method"], row["pool"], row["domain"]): row for row in compare.results(runs)}
     gains = {}

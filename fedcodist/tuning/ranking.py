@@ -1,4 +1,4 @@
-"""Which trials of a study are best, and what each was, as rows."""
+"""The ranking of a study's trials, and the trials as rows."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def ranked(trials: Iterable[Trial]) -> list[Trial]:
 
 
 def tried(trials: Iterable[Trial]) -> int:
-    """How many trials a study has had."""
+    """The number of trials in a study."""
     return sum(trial.state != "lost" for trial in trials)
 
 
 def winner(trials: Iterable[Trial]) -> Trial | None:
-    """The complete trial with the highest mean accuracy; of equals the first."""
+    """The complete trial with the highest mean accuracy; the first of equal ones."""
     return next((trial for trial in ranked(trials) if trial.state == "complete"), None)
 
 
 def require_winner(search: Search, trials: Sequence[Trial]) -> Trial:
-    """The winner, or a failure that says why there is none."""
+    """The winner; if there is none, an error that says why."""
     best = winner(trials)
     if best is None:
         failed = [trial.outcome for trial in trials if trial.outcome.failed]

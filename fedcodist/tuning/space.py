@@ -33,7 +33,7 @@ SELF_WEIGHT = (1e-3, 0.5)
 
 @dataclass(frozen=True)
 class Range:
-    """What one parameter may be, and the keys that it sets: from `low` to `high`, or one of the `choices`."""
+    """The values that a parameter may have, and the keys that it sets: from `low` to `high`, or one of the `choices`."""
 
     keys: tuple[str, ...]
     low: float = 0.0
@@ -43,7 +43,7 @@ class Range:
 
     @property
     def whole(self) -> bool:
-        """Whether it is over whole numbers."""
+        """Whether its values are whole numbers."""
         return isinstance(self.low, int)
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ Space = dict[str, Range]  # {parameter: range}; a parameter that sets one key ha
 
 
 def preset(config: Config, which: str = "all") -> Space:
-    """The paper's space for this config: its `rates`, its `distillation` knobs, or `all` of them.
+    """The paper's space for this config: its `rates`, its `distillation` settings, or `all` of them.
 
     >>> from fedcodist import config
     >>> for name, range in preset(config.read("quick/toy"), "rates").items():
@@ -216,7 +216,7 @@ def _matches(name: str, range: Range, pattern: str) -> bool:
 
 
 def federated(space: Space) -> Space:
-    """The parameters that plain FedAvg has too: what a twin is tuned over."""
+    """The parameters that plain FedAvg has too: these are tuned for a twin."""
     return {name: range for name, range in space.items() if all(map(is_federated, range.keys))}
 
 

@@ -1,4 +1,4 @@
-"""A study on disk: what is searched, where it is kept, and what makes it the same study tomorrow.
+"""A study on disk: what is searched, where it is stored, and how it is recognised when it is resumed.
 
 `study.json` says what is searched, `study.journal` is Optuna's (suggestions.py), and a lock that dies with its process makes this process
 the only writer, so that nothing waits for a dead one. Deliberately absent: several machines on one study.
@@ -32,7 +32,7 @@ TRIALS, BEST, CONFIRMED = "trials.jsonl", "best.toml", "confirmed.jsonl"
 
 @dataclass(frozen=True)
 class Search:
-    """What a study is: a config, the space around it, how many trials, and how they are judged."""
+    """The definition of a study: a config, the space around it, the number of trials, and how they are judged."""
 
     config: Config
     space: Space
@@ -44,7 +44,7 @@ class Search:
 
 
 class Trial(NamedTuple):
-    """A trial of a study that is over."""
+    """A finished trial of a study."""
 
     number: int
     state: str  # complete, pruned, diverged, refused or lost
@@ -55,12 +55,12 @@ class Trial(NamedTuple):
 
     @property
     def value(self) -> float:
-        """What it is ranked by."""
+        """The value by which it is ranked."""
         return self.outcome.value
 
     @property
     def config(self) -> Config:
-        """What was trained."""
+        """The config that was trained."""
         return self.search.config if self.own else space.apply(self.search.config, self.search.space, self.values)
 
     @property
@@ -108,7 +108,8 @@ def locked(paths: Sequence[Path]) -> Iterator[Sequence[Path]]:
 
 
 def check(search: Search, path: Path, data: str) -> list[str]:
-    """Write down what the study is, or compare with what is there: another study is refused with what differs. Returns notes."""
+    """Write the definition of the study, or compare it with the one on disk: a different study is refused with its differences. Returns
+    notes."""
     facts, found = _facts(search, data), json.loads(canonical(environment.fingerprint()))
     try:
         stored = sealed.unseal(path / FACTS)
@@ -128,7 +129,7 @@ def check(search: Search, path: Path, data: str) -> list[str]:
 
 
 def ask(search: Search, path: Path) -> None:
-    """Write beside what the study is how many trials it was last asked for, so that whoever finds it knows whether it is complete."""
+    """Write into the study the number of trials that was requested last, so that a reader can tell whether it is complete."""
     stored = sealed.unseal(path / FACTS)
     if stored.get("trials") != search.trials:
         kept = {key: value for key, value in stored.items() if key not in ("digest", "format")}
@@ -149,7 +150,7 @@ def set_aside(path: Path) -> list[str]:
 
 
 def _facts(search: Search, data: str) -> dict[str, Any]:
-    """What a study is, besides how many trials it has."""
+    """The definition of a study without the number of trials."""
     facts = {
         "config": bare(search.config),
         "space": space.plain(search.space),

@@ -1,7 +1,7 @@
-"""What Optuna suggests next, and what it is told of the trials that are over.
+"""The suggestions of Optuna, and the outcomes of finished trials that it learns from.
 
 A trial that ran when its process was killed is lost, and tried again with the same values. What is suggested is a function of the seed, the
-place in the study and the trials that are over, so a study that was interrupted ends as if nothing had happened.
+place in the study and the finished trials, so an interrupted study ends as an uninterrupted one would.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def opened(search: Search, path: Path, data: str, first: int = 1, restart: bool 
 
 
 class Desk:
-    """Asks Optuna what to try, and tells it what came of it (workers.Desk)."""
+    """Requests suggestions from Optuna and reports the outcomes to it (workers.Desk)."""
 
     def __init__(self, search: Search, opened: Any, data: str, jobs: int, signals: Signals, prefixes: Path):
         self._search, self._opened, self._signals, self._data = search, opened, signals, data
@@ -101,7 +101,7 @@ class Desk:
             self._opened.enqueue_trial(_encoded(self._search.space, values))
 
     def should_stop(self, job: Job, report: Report) -> bool:
-        """Whether the pruner gives the trial up. The config's own is never stopped."""
+        """Whether the pruner stops the trial. The config's own trial is never stopped."""
         if report.accuracy is None or self._search.objective == "pareto":
             return False
         trial = self._flying[job.number]
@@ -123,7 +123,7 @@ class Desk:
                 self._opened.tell(trial, self._objectives(outcome))
             elif outcome.failed or outcome.pruned:
                 if outcome.failed:
-                    trial.report(0.0, outcome.rounds)  # what TPE is to think of it
+                    trial.report(0.0, outcome.rounds)  # the value that TPE learns from
                 self._opened.tell(trial, state=states.PRUNED)
             else:
                 self._opened.tell(trial, outcome.value)
@@ -140,7 +140,7 @@ class Desk:
 
 
 def trials(search: Search, opened: Any) -> list[Trial]:
-    """The trials that are over, and those that were lost."""
+    """The finished trials, and those that were lost."""
     found = []
     for trial in opened.get_trials(deepcopy=False):
         if not trial.state.is_finished() or set(trial.params) != set(search.space):

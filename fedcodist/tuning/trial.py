@@ -1,6 +1,6 @@
-"""One training of a study: every round is reported, anyone may stop it, and the test split is taken away first.
+"""One training of a study: every round is reported, it can be stopped after any round, and the test split is removed first.
 
-Deliberately absent: where it runs (workers.py), what to train, and what to think of it (study.py, tune.py).
+Deliberately absent: where it runs (workers.py), what to train, and how it is judged (study.py, tune.py).
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class Job(NamedTuple):
 
 
 class Report(NamedTuple):
-    """A round of a training is over."""
+    """The report after a round of a training."""
 
     t: int
     accuracy: dict[str, float] | None = None  # {pool: on held_out}, in rounds that are evaluated
 
 
 class Outcome(NamedTuple):
-    """A training is over."""
+    """The outcome of a training."""
 
     curve: Curve
     rounds: int  # that it reached
@@ -79,7 +79,7 @@ class Outcome(NamedTuple):
 
 
 def without_test(task: Task) -> Task:
-    """The task without its test split, which tuning must not even be able to look at."""
+    """The task without its test split, so that tuning cannot read it."""
     x, y = (np.empty((0, *rows.shape[1:]), rows.dtype) for rows in (task.held_out.x, task.held_out.y))
     return replace(task, test=Split(x, y))
 
@@ -90,7 +90,7 @@ def content(task: Task) -> str:
 
 
 def perform(job: Job, task: Task) -> Generator[Report, bool | None, Outcome]:
-    """Train, and report every round; `send(True)` stops it there."""
+    """Train and yield a report after every round; `send(True)` stops the training there."""
     start = time.monotonic()
     try:
         experiment = assemble(job.config, without_test(task), job.seed, job.clamp)

@@ -1,7 +1,7 @@
-"""Tuning: many trainings of a config with other values of some of its keys, judged on held-out data, and winners trained again on seeds
-that no trial has used.
+"""Tuning: repeated training of a config with different values of some of its keys, judged on held-out data, and winners trained again on
+seeds that no trial has used.
 
-`run` searches, `confirm` trains winners again; both are generators of events, and whoever consumes them draws the screen. Deliberately
+`run` searches, `confirm` trains winners again; both are generators of events, and the caller draws the screen. Deliberately
 absent: the test split (trial.py takes it away; the last word is `fedcodist run best.toml`).
 """
 
@@ -36,7 +36,7 @@ class Event(NamedTuple):
     """What just happened in a study or a confirmation."""
 
     kind: str  # opened, round, over; or message, which has only notes
-    done: int = 0  # trainings that are over
+    done: int = 0  # finished trainings
     of: int = 0
     job: Job | None = None
     t: int = 0
@@ -50,7 +50,7 @@ class Event(NamedTuple):
 def run(
     search: Search, root: str | Path, *, jobs: int = 1, task: Task | None = None, restart: bool = False
 ) -> Generator[Event, None, list[Trial]]:
-    """Search until there are as many trials as asked for, from wherever the study stands; returns all that are over.
+    """Search until the requested number of trials is reached, resuming the study if there is one; returns all finished trials.
 
     `jobs` worker processes share the threads: they change no trial's result, only which trials a suggestion can learn from. `restart`
     sets the study aside, deleting nothing, and begins again.
@@ -71,7 +71,7 @@ def run(
 
 
 def trials(search: Search, root: str | Path, task: Task | None = None) -> list[Trial]:
-    """The trials of a study that are over, without going on with it."""
+    """The finished trials of a study, without continuing it."""
     path = place(root, search.config)
     if not (path / JOURNAL).is_file():
         raise ConfigError(f"{durable.printable(path)}: got no study; allowed one (fedcodist tune with --twin makes it)")
@@ -82,7 +82,8 @@ def trials(search: Search, root: str | Path, task: Task | None = None) -> list[T
 def confirm(
     configs: Sequence[Config], seeds: Sequence[int], root: str | Path, *, jobs: int = 1, task: Task | None = None, clamp: bool = False
 ) -> Generator[Event, None, list[dict[int, Outcome]]]:
-    """Train these configs on these seeds, on held-out data; what is done already is read back. Returns {seed: outcome} for each config."""
+    """Train these configs on these seeds and evaluate them on held-out data; finished trainings are read back. Returns {seed: outcome} for
+    each config."""
     task = without_test(task if task is not None else configs[0].task.load())
     data = content(task)
     with Signals() as signals, locked([place(root, one) for one in configs]) as paths:
@@ -102,7 +103,7 @@ def fresh(seed: int, many: int) -> list[int]:
 
 
 def check(search: Search, task: Task) -> int:
-    """Refuse now what only the data can refuse, and not in the middle of a study. Returns the rounds before the first codistillation."""
+    """Check the config against the data before the study begins. Returns the rounds before the first codistillation."""
     for name, range in search.space.items():
         for value in range.choices or ((range.low, range.high) if range.whole else ()):
             config.assemble(space.apply(search.config, {name: range}, {name: value}), task, search.seed, search.clamp)
@@ -163,7 +164,7 @@ def _follow(
 
 
 class _Confirm:
-    """The desk of a confirmation: configs times seeds, each written down when it is over."""
+    """The desk of a confirmation: configs times seeds, each recorded when it is finished."""
 
     best = None
 

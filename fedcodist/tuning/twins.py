@@ -1,6 +1,6 @@
 """A method tuned beside its FedAvg twin, which gets as many trials, and both winners trained again on the same fresh seeds.
 
-A method that starts from its twin's rates (`fixed`) has had the trials of both, and whoever quotes it says so.
+A method that starts from its twin's rates (`fixed`) has had the trials of both, and its results must say so.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedcodist.tuning.tune import Event, check, confirm, fresh, run, trials
 
 
 class Tuned(NamedTuple):
-    """A study that is over."""
+    """A finished study."""
 
     search: Search
     trials: list[Trial]
@@ -51,7 +51,8 @@ def fixed(search: Search, by: Search, best: Trial) -> Search:
 
 
 def begun_with(search: Search, by: Search, found: Iterable[Trial], root: str | Path) -> Trial | None:
-    """The trial of another study whose values this study was begun with, if any: it goes on with them, whoever has won there since."""
+    """The trial of another study whose values this study was begun with, if any: it continues with them, even if another trial has won
+    there since."""
     stored = study.begun(root, search.config)
     return next((t for t in found if t.state == "complete" and study.bare(fixed(search, by, t).config) == stored), None)
 

@@ -1,4 +1,4 @@
-"""Trainings done here, or in worker processes: a desk hands them out and hears of them, and is in one process alone.
+"""Trainings in this process or in worker processes: a desk, which lives in one process, hands them out and receives their reports.
 
 What goes between a worker and the desk is a message: a job, a report of each round, whether to stop, and an outcome.
 """
@@ -27,18 +27,18 @@ CACHE_FLAGS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_ti
 
 
 class Desk(Protocol):
-    """Hands out trainings, and is told what becomes of them."""
+    """Hands out trainings and receives their outcomes."""
 
     def next(self) -> Job | None:
         """A training, or None if all are handed out."""
         ...
 
     def should_stop(self, job: Job, report: Report) -> bool:
-        """A round of a training is over: whether to stop it there."""
+        """Whether to stop a training after this round."""
         ...
 
     def record(self, job: Job, outcome: Outcome) -> None:
-        """A training is over."""
+        """Record the outcome of a training."""
         ...
 
 
@@ -51,7 +51,7 @@ class TrialFailed(Failure):
 
 
 def work(desk: Desk, jobs: int, task: Task) -> Iterator[tuple[Job, Report | Outcome]]:
-    """Do all that a desk hands out, one after the other or in `jobs` processes, which load the task themselves."""
+    """Do all trainings that a desk hands out, one after the other or in `jobs` processes, which load the task themselves."""
     return _here(desk, task) if jobs <= 1 else _apart(desk, jobs)
 
 
@@ -114,7 +114,7 @@ def _receive(desk: Desk, line: Any, busy: dict[Any, Job], process: Any) -> Repor
     except (EOFError, OSError):
         raise _died(job, process) from None
     if isinstance(message, Report):
-        stop = desk.should_stop(job, message)  # this writes, and what goes wrong in it is not the worker's fault
+        stop = desk.should_stop(job, message)  # this writes to disk, and its errors are not the worker's fault
         if message.accuracy is not None:
             try:
                 line.send(stop)
@@ -132,7 +132,7 @@ def _receive(desk: Desk, line: Any, busy: dict[Any, Job], process: Any) -> Repor
 def _died(job: Job, process: Any) -> TrialFailed:
     process.join(5)
     how = f"signal {-process.exitcode}" if (process.exitcode or 0) < 0 else f"exit code {process.exitcode}"
-    code = 9 if process.exitcode == -signal.SIGKILL else 70  # the kernel kills for memory, as a rule; any other death is a bug
+    code = 9 if process.exitcode == -signal.SIGKILL else 70  # usually the kernel, for lack of memory; any other death is a bug
     return TrialFailed(f"trial {job.number}: its process died ({how}); the same command tries it again", code)
 
 
