@@ -1,4 +1,4 @@
-"""Whose data is whose: clients as a mapping from id to examples, read one at a time.
+"""Clients as a mapping from id to examples, read one at a time.
 
 Nothing here copies the data of all clients: a client is a list of rows in arrays that may be memory-mapped. Any other mapping with
 `clients[id]`, iteration and `len(clients)` works as well; tests usually have a plain dict of Examples.
@@ -30,7 +30,7 @@ class Spans(Mapping[str, np.ndarray]):
 
     @classmethod
     def ending(cls, names: Sequence[str], ends: np.ndarray) -> Spans:
-        """Clients one after the other; each begins where the one before it ends.
+        """Clients one after the other; each begins where the previous one ends.
 
         >>> Spans.ending(["a", "b"], np.array([2, 6])).sizes()
         {'a': 2, 'b': 4}
@@ -98,7 +98,7 @@ class Clients(Mapping[str, Examples]):
         return len(self.rows)
 
     def __contains__(self, client: object) -> bool:
-        return client in self.rows  # without reading anything
+        return client in self.rows  # without reading any row
 
     def sizes(self) -> dict[str, int]:
         """How many examples each client has."""

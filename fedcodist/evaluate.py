@@ -17,7 +17,7 @@ from fedcodist.errors import DataError
 from fedcodist.federation import Federation
 from fedcodist.types import Model, Objective, Params, Split, Voice
 
-LOGIT_BYTES = 8 * 2**20  # of one evaluation batch: larger ones leave the cache, and their memory may be mapped and cleared anew every time
+LOGIT_BYTES = 8 * 2**20  # of one evaluation batch: larger ones exceed the cache, and their memory may be cleared anew every time
 ROWS, BATCHES = 100, 5  # at most so many rows in a batch, so that activations stay in the cache, and so many batches in a program
 QUANTILES = np.linspace(0, 1, 21)  # of the accuracies of single clients, from the lowest to the highest
 Metrics = dict[str, dict[str, Any]]  # {domain: {metric: value}}, with "all" for every row

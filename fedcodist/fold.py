@@ -26,7 +26,7 @@ class Total(NamedTuple):
 
 
 def usable(reply: Reply) -> Array:
-    """Whether a reply counts: it has a weight, and all of it is finite."""
+    """Whether a reply counts: its weight is positive and all of its numbers are finite."""
     return tree.finite((reply.value, reply.own, reply.weight)) & (reply.weight > 0)
 
 
@@ -78,7 +78,7 @@ class Mean(Weighted):
 @tree.node()
 @dataclass(frozen=True)
 class Sum(Weighted):
-    """The weighted sums of the replies, for a rule that knows by what to divide each number."""
+    """The weighted sums of the replies, for a rule that divides each number by a weight of its own."""
 
     def done(self, total: Total, each: Each | None, key: Key) -> Folded:
         return super().done(total, each, key)._replace(value=total.value)

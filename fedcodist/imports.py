@@ -10,7 +10,7 @@ from typing import Any
 
 
 def function(text: str) -> Callable[..., Any]:
-    """The function; ValueError that says what is wrong with the name, or whatever the module raises.
+    """The function. Raises ValueError if the name is wrong, or any error that the module raises.
 
     >>> function("math:sqrt")(9)
     3.0

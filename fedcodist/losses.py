@@ -1,4 +1,4 @@
-"""What a student's loss sees in a distillation, and the paper's own loss. All others stand in `techniques/`, by name.
+"""The inputs of a student's loss in a distillation, and the paper's own loss. All other losses are in `techniques/`, by name.
 
 A target comes as logits too: any numbers whose softmax is the target distribution. With `mix = "probs"` they are log-probabilities.
 """

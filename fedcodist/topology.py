@@ -1,7 +1,7 @@
-"""Who teaches whom: {student: {teacher: weight}}. Weights of a student's teachers sum to 1; its own share comes from `self_weight`.
+"""Topologies: {student: {teacher: weight}}. The weights of a student's teachers sum to 1; its own share comes from `self_weight`.
 
 A preset is a function of the pools' names in their canonical order, which is by capacity (parameter count). A table in the config is
-the same thing by hand: `{ small = { large = 1.0 } }` teaches one way, and a pool that is nobody's student keeps its own gradient.
+the same thing by hand: `{ small = { large = 1.0 } }` teaches one way, and a pool that has no teacher keeps its own gradient.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def star(names: Sequence[str]) -> Table:
 
 
 def none(names: Sequence[str]) -> Table:
-    """Nobody teaches: every pool on its own.
+    """No teaching: every pool is trained on its own.
 
     >>> none(["a", "b"])
     {'a': {}, 'b': {}}
@@ -60,7 +60,7 @@ def none(names: Sequence[str]) -> Table:
 
 
 def alone(names: Sequence[str]) -> Table:
-    """Every pool hears only its own start, at its own temperature: distillation without another teacher, to show what the others add.
+    """Every pool is taught only by its own start, at its own temperature: distillation without another teacher, as a control.
 
     >>> alone(["a", "b"])
     {'a': {'a': 1.0}, 'b': {'b': 1.0}}
@@ -72,7 +72,7 @@ TOPOLOGIES: dict[str, Callable[[Sequence[str]], Table]] = {f.__name__: f for f i
 
 
 def weigh(table: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> Table:
-    """A table by hand, brought to weights that sum to 1, in the canonical order of its teachers.
+    """An explicit table, normalised to weights that sum to 1, in the canonical order of its teachers.
 
     >>> weigh({"a": {"b": 3, "c": 1}}, ["a", "b", "c"])
     {'a': {'b': 0.75, 'c': 0.25}, 'b': {}, 'c': {}}
@@ -86,7 +86,7 @@ def weigh(table: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> Tab
 
 
 def problems(table: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> list[Problem]:
-    """What is wrong with a table by hand."""
+    """The problems of an explicit table."""
     found = []
     for student, teachers in table.items():
         where = f"topology.{student}"

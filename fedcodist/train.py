@@ -16,7 +16,7 @@ from fedcodist.types import Info, Method, State, Voice
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """All that determines a result: a federation, a method, how many rounds, and a seed."""
+    """Everything that determines a result: a federation, a method, the number of rounds, and a seed."""
 
     federation: Federation
     method: Method
@@ -43,7 +43,7 @@ class Experiment:
 
 
 class Step(NamedTuple):
-    """What is known after round t."""
+    """The state and the information after round t."""
 
     t: int
     state: State
@@ -59,7 +59,7 @@ class Step(NamedTuple):
         return self.experiment.method.models(self.experiment.federation, self.state)
 
     def evaluate(self, split: str = "held_out") -> dict[str, Metrics]:
-        """{pool: {domain: {metric: value}}}. Use held_out for everything but the last word."""
+        """{pool: {domain: {metric: value}}}. Use held_out for everything but the final result."""
         return evaluate(self.experiment.federation, self.models, split)
 
 

@@ -1,4 +1,4 @@
-"""The paper's vector algebra on parameter trees: one global L2 norm (A26), plus, minus, times. Nothing clever."""
+"""The paper's vector algebra on parameter trees: one global L2 norm (A26), plus, minus, times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words of this package, as types: what a model, a client's data, a question, an answer, a fold, a rule and a method are.
+"""The vocabulary of this package as types: a model, a client's data, a question, an answer, a fold, a rule and a method.
 
 Everything is a pure function or a frozen value. A *gradient* is always "before minus after", so that a client's model difference, a
 distillation's model difference and a true gradient are one kind of thing and may be added (the paper's eq. 1 and 2).
@@ -55,7 +55,7 @@ class Narrow(NamedTuple):
 
 
 class Voice(NamedTuple):
-    """A model that can speak: a pool's server model, a sub-model, an ensemble, a client's own."""
+    """A model with its parameters, which can be a teacher: a pool's server model, a sub-model, an ensemble, or a client's model."""
 
     model: Model
     params: Params
@@ -115,9 +115,9 @@ class Folded(NamedTuple):
 
 
 class Fold(Protocol):
-    """How replies combine: a monoid, so that a compiled block of clients, a cluster and a stream from a network share it.
+    """How replies are combined: a monoid, so that a compiled block of clients, a cluster and a stream from a network share it.
 
-    A fold that must see all replies at once says `each = True`: its `add` only counts, and `done` gets the replies one by one.
+    A fold that needs all replies at once sets `each = True`: its `add` only counts, and `done` receives the replies one by one.
     """
 
     each: ClassVar[bool] = False
@@ -131,7 +131,7 @@ class Fold(Protocol):
     def join(self, a: Tree, b: Tree) -> Tree: ...
 
     def done(self, total: Tree, each: Each | None, key: Key) -> Folded:
-        """The end. `key` is for folds that add noise."""
+        """Finish the fold. `key` is for folds that add noise."""
         ...
 
 
@@ -164,7 +164,7 @@ class Objective(Protocol):
 
 
 class Work(Protocol):
-    """What a client does with what it is sent. Its fields are its wire format."""
+    """What a client does with what the server sends. Its fields are its wire format."""
 
     def __call__(self, model: Model, objective: Objective, sent: Tree, data: Data, key: Any) -> Reply: ...
 
@@ -187,7 +187,7 @@ class Ask(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The folded replies, and what else the question asked for."""
+    """The folded replies, and whatever else the question requested."""
 
     value: Tree
     weight: Array
@@ -205,7 +205,7 @@ class Host(Protocol):
     """The machine that runs the server: it maps the server's work over its cores."""
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-        """function(item) for each item, side by side where there are cores, results in the order of the items."""
+        """function(item) for each item, in parallel where there are cores, results in the order of the items."""
         ...
 
     def start(self, function: Callable[[], Any]) -> Future:
@@ -214,7 +214,7 @@ class Host(Protocol):
 
 
 class Engine(Protocol):
-    """Where the clients are. All engines agree on what a round computes."""
+    """Runs the work of clients, wherever they are. All engines agree on the result of a round."""
 
     @property
     def host(self) -> Host: ...
@@ -229,7 +229,7 @@ class Engine(Protocol):
 
 
 class PoolState(NamedTuple):
-    """What the next round needs of a pool, and nothing else."""
+    """The state of a pool: what the next round needs, and nothing else."""
 
     params: Params
     opt: Tree
@@ -241,7 +241,7 @@ Info = dict[str, Any]  # JSON-able: what happened, for the journal
 
 
 class Told(NamedTuple):
-    """The end of a pool's conversation with its clients: the gradient, what the rule keeps, and what happened."""
+    """The result of a pool's conversation with its clients: the gradient, the kept state, and info for the journal."""
 
     grad: Tree
     kept: Tree
@@ -249,7 +249,7 @@ class Told(NamedTuple):
 
 
 class Rule(Protocol):
-    """What a pool and its clients say to each other in a round. FedAvg's is the default (`rule.Average`)."""
+    """The messages between a pool and its clients in a round. FedAvg's rule is the default (`rule.Average`)."""
 
     kind: ClassVar[str]
     consumes: ClassVar[tuple[Consumed, ...]]  # what `fedcodist list rules` says that it needs
@@ -257,15 +257,15 @@ class Rule(Protocol):
     teachable: ClassVar[bool] = True  # whether a distillation may change the pool's model between two rounds
 
     def problems(self, pool: Pool) -> list[Problem]:
-        """What in a pool does not fit this rule."""
+        """The problems of a pool with this rule."""
         return []
 
     def model(self, model: Model) -> Model:
-        """The model of a pool with this rule, made from the declared one. Of a model that it made it makes nothing else."""
+        """The model of a pool with this rule, made from the declared one. A model that a rule has made is returned unchanged."""
         return model
 
     def models(self, fed: Federation, pool: Pool, state: PoolState) -> dict[str, Voice]:
-        """What is evaluated, by name: the pool's own model, and others that the rule has, named `pool@what`."""
+        """The models that are evaluated, by name: the pool's own, and further ones of the rule, named `pool@what`."""
         return {pool.name: Voice(pool.model, state.params)}
 
     def trains(self, pool: Pool) -> dict[str, tuple[Model, Work]]:
@@ -273,15 +273,15 @@ class Rule(Protocol):
         return {}
 
     def expects(self, fed: Federation, pool: Pool) -> Info:
-        """What the info of an average round will say of costs, where it is not a cohort that trains the pool's model."""
+        """The costs in the info of an average round, where they are not those of a cohort that trains the pool's model."""
         return {}
 
     def begin(self, fed: Federation, pool: Pool, params: Params) -> Tree:
-        """What is kept before the first round."""
+        """The state that is kept before the first round."""
         return ()
 
     def talk(self, fed: Federation, pool: Pool, state: PoolState, t: int, key: Key) -> Generator[Sequence[Ask], Sequence[Answer], Told]:
-        """A conversation: each `yield` is one exchange with clients, of all its asks at once. It ends with the round; what lasts is
+        """A conversation: each `yield` is one exchange with clients, of all its asks at once. It ends with the round; state that lasts is
         kept."""
         ...
 
@@ -293,7 +293,7 @@ class Rule(Protocol):
 class Method(Protocol):
     """One paper. Rounds are t = 1..R; everything random comes from `key` by name.
 
-    A method declares what the rest of the package must know of it, so that nothing outside `methods/` knows one by name.
+    A method declares what the rest of the package must know about it, so that no code outside `methods/` refers to one by name.
     """
 
     kind: ClassVar[str]
@@ -314,7 +314,7 @@ class Method(Protocol):
     def round(self, fed: Federation, state: State, t: int, key: Key) -> tuple[State, Info]: ...
 
     def models(self, fed: Federation, state: State) -> dict[str, Voice]:
-        """What is evaluated, by name: each pool's server model, and whatever else there is."""
+        """The models that are evaluated, by name: each pool's server model, and further ones of the method."""
         return fed.models(state)
 
     def clients(self, fed: Federation, state: State) -> dict[str, Voice]:
@@ -330,11 +330,11 @@ class Method(Protocol):
         return {}
 
     def students(self, pools: Sequence[str], t: int) -> list[str]:
-        """Which of these pools are taught in round t; the federation's topology says by whom."""
+        """The pools among these that are taught in round t; the federation's topology defines their teachers."""
         return []
 
     def speakers(self, fed: Federation, students: Sequence[str], info: Mapping[str, Info]) -> dict[str, int]:
-        """{pool: how many models of its architecture spoke as teachers of these students}, in a round of which `info` tells."""
+        """{pool: the number of models of its architecture that taught these students}, in a round with this `info`."""
         return dict.fromkeys((teacher for student in students for teacher in fed.teachers(student)), 1)
 
     def lessons(self, fed: Federation, student: str) -> int:
@@ -342,11 +342,11 @@ class Method(Protocol):
         return 1
 
     def over(self, rounds: int) -> Self:
-        """The method for a run of so many rounds: schedules that span the run are given its length."""
+        """The method for a run of so many rounds: schedules that span the run receive its length."""
         return self
 
     def problems(self, pools: Sequence[str]) -> list[Problem]:
-        """What does not fit these pools."""
+        """The problems of the method with these pools."""
         return []
 
     def searched(self) -> dict[str, tuple[float, float]]:

@@ -1,4 +1,4 @@
-"""Where the clients are: engines answer questions (types.Engine), and all of them agree on what a round computes.
+"""Engines run the work of clients: they answer questions (types.Engine), and all of them agree on the result of a round.
 
 `blocks` has the steps that they share: cut a cohort into blocks, pack their data, run a block, join the results, finish the answer.
 """

@@ -1,6 +1,6 @@
-"""A question answered in blocks of clients: cut, pack, run, join, done. Every engine is made of these five functions.
+"""Answering a question in blocks of clients: cut, pack, run, join, done. Every engine is built from these five functions.
 
-A block is a fixed number of clients in the order of their ids, so that neither workers nor machines change what is added to what. `run` is
+A block is a fixed number of clients in the order of their ids, so that neither workers nor machines change the order of additions. `run` is
 one compiled program over a block: a scan over its clients that folds their replies as it goes, so memory does not grow with the cohort.
 """
 
@@ -76,7 +76,7 @@ def run(ask: Ask, form: Form, block: Sequence[str], data: Data, client_keys: np.
 
 
 def alone(ask: Ask, client: str, reply: Reply) -> Part:
-    """What a block of one would have come to, from the client's reply: for replies that come from elsewhere."""
+    """The result of a block of one client from its reply, for replies that were computed elsewhere."""
     frame, rates = _frame(ask.fold)
     total = _alone(frame, rates, reply)
     return Part(total, {}, [(client, reply.value, float(reply.weight))] if ask.each or ask.fold.each else [])

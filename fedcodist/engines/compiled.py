@@ -69,7 +69,7 @@ class Compiled:
                     land()
             while flying:
                 land()
-        except BaseException:  # an error or an interrupt: no work of this round may go on during the next
+        except BaseException:  # an error or an interrupt: no work of this round may continue during the next
             for _, part in flying:
                 part.cancel()
             host.give_up()

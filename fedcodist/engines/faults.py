@@ -1,7 +1,7 @@
-"""Simulated faults, for any engine: clients that are out of reach, fall silent, answer late, or lie.
+"""Simulated faults for any engine: clients that are unavailable, drop out, reply late, or are malicious.
 
-Whatever happens to a client is a function of the run's seed, the round and the client's id alone. So all engines see the same faults, a
-resumed run sees those of a straight one, and a client that is asked twice in a round, or by two pools, fails in the same way each time.
+What happens to a client depends only on the run's seed, the round and the client's id. So all engines see the same faults, a resumed run
+has those of an uninterrupted one, and a client that is asked twice in a round, or by two pools, fails in the same way each time.
 """
 
 from __future__ import annotations
@@ -27,23 +27,25 @@ Attack = Literal["sign_flip", "scaling", "noise", "nan"]
 
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong with the clients. Without any of it nothing is changed.
+    """The faults of the clients. The defaults change nothing.
 
-    A question goes to `over` times the cohort; the first replies that are enough for a cohort are used. A pool with fewer than `quorum` of
+    `over` times the cohort is asked, and the first replies that fill the cohort are used. A pool that gets fewer than the share `quorum` of
     its cohort is skipped in that round.
     """
 
-    available: float | dict[str, float] = setting(1.0, gt=0, le=1)  # the share in reach; by pool, that of the largest a client is in
-    day: int = setting(0, ge=0, le=10**6)  # rounds from noon to noon; 0: the hour does not matter
-    night: float = setting(0.75, ge=0, le=1)  # how much of the share is lost at midnight
-    zones: float = setting(0.0, ge=0, le=1)  # the part of a day over which the clients' clocks are spread
-    dropout: float = setting(0.0, ge=0, le=1)  # the share of those in reach that fall silent
-    delay: float = setting(0.0, ge=0, le=10)  # standard deviation of the logarithm of a reply's time, whose median is 1
+    available: float | dict[str, float] = setting(
+        1.0, gt=0, le=1
+    )  # the share of clients that is available; a table by pool counts for the largest pool of a client
+    day: int = setting(0, ge=0, le=10**6)  # rounds from noon to noon; 0: no day and night
+    night: float = setting(0.75, ge=0, le=1)  # the fraction of that share that is lost at midnight
+    zones: float = setting(0.0, ge=0, le=1)  # the fraction of a day over which the clients' time zones are spread
+    dropout: float = setting(0.0, ge=0, le=1)  # the share of the available clients that never reply
+    delay: float = setting(0.0, ge=0, le=10)  # standard deviation of the logarithm of the reply time, whose median is 1
     deadline: float | None = setting(None, gt=0, le=1e9)  # later replies are not used
-    byzantine: float = setting(0.0, ge=0, le=1)  # the share of clients that lie, the same ones in every round
-    attack: Attack = "sign_flip"  # what a byzantine client sends: its reply with the other sign, scaled, with noise, or no numbers at all
-    strength: float = setting(10.0, ge=0, le=1e9)  # what a lie is multiplied with; noise: its size, against the reply's own
-    over: float = setting(1.0, ge=1, le=100)  # how many clients are asked, as a multiple of the cohort
+    byzantine: float = setting(0.0, ge=0, le=1)  # the share of malicious clients, the same ones in every round
+    attack: Attack = "sign_flip"  # what a malicious client sends: its reply with the opposite sign, scaled, with noise, or NaN
+    strength: float = setting(10.0, ge=0, le=1e9)  # the factor of the attack; for noise, its size relative to the reply
+    over: float = setting(1.0, ge=1, le=100)  # over-selection: the number of clients that are asked, as a multiple of the cohort
     quorum: float = setting(0.0, ge=0, le=1)  # the share of a cohort below which the pool is skipped in that round
 
     def __post_init__(self) -> None:
@@ -53,7 +55,7 @@ class Faults:
                 raise SettingError([Problem(f"Faults.available.{pool}", str(share), "a number > 0 and <= 1")])
 
     def problems(self, pools: Sequence[str]) -> list[Problem]:
-        """What does not fit these pools."""
+        """The problems of these faults with these pools."""
         named = self.available if isinstance(self.available, dict) else dict.fromkeys(pools)
         found = [
             Problem(f"faults.available.{pool}", "an unknown pool", " | ".join(pools), settings.nearest(pool, pools))
@@ -71,7 +73,7 @@ class Faults:
         return math.ceil(round(self.over * cohort, 6)) - cohort
 
     def share(self, key: Key, t: int, client: str, pool: str) -> float:
-        """How likely a client is in reach in round t, if `pool` is the largest that it is in.
+        """The probability that a client is available in round t, if `pool` is the largest that it is in.
 
         >>> faults = Faults(available=0.8, day=4, night=0.5)
         >>> [round(faults.share(keys.root(0), t, "anna", "small"), 6) for t in (0, 1, 2, 3, 4)]
@@ -84,7 +86,7 @@ class Faults:
         return base * (1 - self.night * (1 - math.cos(2 * math.pi * hour)) / 2)
 
     def fate(self, key: Key, t: int, client: str, pool: str) -> tuple[str, float]:
-        """Why nothing of use comes from a client in round t, or an empty word; and how long its reply takes."""
+        """Why a client sends no usable reply in round t, or an empty string; and how long its reply takes."""
         if draw(key, "reach", t, client) >= self.share(key, t, client, pool):
             return UNAVAILABLE, 0.0
         if draw(key, "dropout", t, client) < self.dropout:
@@ -93,7 +95,7 @@ class Faults:
         return (LATE if self.deadline is not None and time > self.deadline else ""), time
 
     def lies(self, key: Key, client: str) -> bool:
-        """Whether a client is byzantine."""
+        """Whether a client is malicious."""
         return self.byzantine > 0 and draw(key, "byzantine", client) < self.byzantine
 
 
@@ -106,7 +108,7 @@ def draw(key: Key, *names: str | int) -> float:
 @tree.node("work", "strength")
 @dataclass(frozen=True)
 class Lying:
-    """A work whose reply is a lie where the second half of what the client keeps says so."""
+    """A work whose reply is attacked if the second half of the client's state says so."""
 
     work: Work
     attack: Attack
@@ -118,7 +120,7 @@ class Lying:
         return reply._replace(value=jax.tree.map(lambda lie, true: jnp.where(lies, lie, true), self.lie(reply.value, key), reply.value))
 
     def lie(self, value: Tree, key: Any) -> Tree:
-        """What a byzantine client says instead."""
+        """The reply that a malicious client sends instead."""
         if self.attack == "nan":
             return jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), value)
         if self.attack != "noise":
@@ -131,7 +133,7 @@ class Lying:
 
 
 class _Asked(NamedTuple):
-    """What is left of a question, and what became of the rest."""
+    """The part of a question that is asked, and what happened to the other clients."""
 
     ask: Ask | None  # None: no quorum
     reasons: Counter[str]
@@ -182,7 +184,7 @@ class Faulty:
                 reasons[SURPLUS] += 1
                 continue
             taken.append(client)
-            valid += not (faults.attack == "nan" and client in liars)  # a server drops it on arrival, and waits for another
+            valid += not (faults.attack == "nan" and client in liars)  # a server drops it on arrival and waits for another one
         if valid < max(1, math.ceil(round(faults.quorum * goal, 6))):
             return _Asked(None, reasons)
         left = ask._replace(clients=tuple(sorted(taken)), spare=())
@@ -198,12 +200,12 @@ class Faulty:
 
 
 def instead(engine: Any, other: Engine) -> Engine:
-    """Another engine in the place of one; what stands around that, such as simulated faults, stays."""
+    """Replace the innermost engine; wrappers such as simulated faults are kept."""
     return replace(engine, engine=instead(engine.engine, other)) if hasattr(engine, "engine") else other
 
 
 def _told(ask: Ask, answer: Answer | None, reasons: Counter[str]) -> Answer | None:
-    """The answer, with what happened to the clients whose replies are not in it. Those out of reach were never sent anything."""
+    """The answer, with the reasons why replies are missing. Unavailable clients were never sent anything."""
     if answer is None:
         return None
     sent = sum(reasons[why] for why in (DROPOUT, LATE, SURPLUS))

@@ -51,7 +51,7 @@ Population = Mapping[str, Mapping[str, Examples]]
 
 
 class Source(Protocol):
-    """The clients of all pools, to be had again wherever this is called: a frozen value of a few kilobytes, with no data in it."""
+    """The clients of all pools, which can be loaded wherever this is called: a frozen value of a few kilobytes, with no data in it."""
 
     def __call__(self) -> Population: ...
 
@@ -95,7 +95,7 @@ class Ray:
 
 @dataclass(frozen=True)
 class Placed:
-    """Ray, with the clients' data read where the actors are."""
+    """Ray, with the clients' data read by the actors."""
 
     how: Ray
     source: Source
@@ -115,7 +115,7 @@ class Placed:
 
 
 class _Question(NamedTuple):
-    """What an actor is told of a question; what clients are sent goes through the object store, once for all actors."""
+    """The part of a question that an actor receives; the models go through the object store, once for all actors."""
 
     pool: str
     spec: Spec
@@ -129,7 +129,7 @@ class _Question(NamedTuple):
 
 
 class Worker:
-    """One actor. It may be started anew at any time, so it has nothing that it could not make again."""
+    """One actor. It may be restarted at any time, so all of its state can be rebuilt."""
 
     def __init__(self, source: Source | None, places: int, flags: Mapping[str, Any]) -> None:
         self._source, self._places = source, places
@@ -138,7 +138,7 @@ class Worker:
 
     @cached_property
     def population(self) -> Population:
-        """The clients; read when they are first needed, since what goes wrong in a constructor has no clear message."""
+        """The clients, read when they are first needed, because errors in an actor's constructor have no clear message."""
         assert self._source is not None
         return self._source()
 
@@ -149,7 +149,7 @@ class Worker:
     def run(
         self, question: _Question, sent: Tree, block: list[str], own: Mapping[str, Tree] | None, packed: tuple[Data, Any] | None
     ) -> Part:
-        """Let a block of clients work."""
+        """Run the work of a block of clients."""
         pool, spec, objective, work, fold, key, t, each, form = question
         model = spec.part.build(spec.shape, spec.classes)
         ask = Ask(pool, tuple(block), model, objective, work, fold, sent, key, t, own, each)
@@ -204,7 +204,7 @@ def _question(ask: Ask, form: Form) -> _Question:
 
 
 def _come(ray: Any, ref: Any) -> Any:
-    """A result; or the failure of whoever computed it, in its own words."""
+    """A result, or the error of the actor that computed it, with its own message."""
     try:
         return ray.get(ref)
     except ray.exceptions.RayTaskError as error:
@@ -214,7 +214,7 @@ def _come(ray: Any, ref: Any) -> Any:
 
 
 class NoCluster(Failure):
-    """There is no cluster to be used at the address."""
+    """No cluster can be used at the address."""
 
     code = 10
 

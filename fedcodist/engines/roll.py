@@ -1,7 +1,7 @@
-"""Which devices there are: each is asked once what it has, and is then a client of the pools that it may train for.
+"""The devices of a federation: each is asked once what data it has, and is then a client of the pools that it may train for.
 
-Sites come and go. A device that comes late is sampled from its next round on; one that went stays known under its id, so that the cohorts
-of later rounds are drawn from the same population whoever happens to be away.
+Devices come and go. A device that joins late is sampled from the next round on. One that leaves is remembered by its id, so that the
+cohorts of later rounds are drawn from the same population.
 """
 
 from __future__ import annotations

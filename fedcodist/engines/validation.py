@@ -1,7 +1,7 @@
-"""Whether a reply of a device may be used. All of it is checked before any arithmetic, and one bad reply is only ever a reason, no error.
+"""Whether a reply of a device may be used. All of it is checked before any arithmetic, and an invalid reply is counted and never an error.
 
 A reply must belong to the question, hold exactly the arrays that the server's own template has, be finite, claim no more examples than its
-client declared, and not move the model much further than the others do. Whoever offends again and again is not asked for some rounds.
+client declared, and not move the model much further than the others do. A client that offends repeatedly is not asked for some rounds.
 """
 
 from __future__ import annotations

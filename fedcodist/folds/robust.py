@@ -18,11 +18,11 @@ from fedcodist.fold import Total, Weighted
 from fedcodist.settings import checked, setting
 from fedcodist.types import Array, Each, Folded, Key, Reply, Tree
 
-TINY = 1e-30  # a shorter reply is as good as none
+TINY = 1e-30  # a shorter reply is treated as zero
 
 
 class _OfAll(Weighted):
-    """Folds that see all replies of a round at once: `combine` makes one value of the stacked ones, [clients, ...]."""
+    """Folds that need all replies of a round at once: `combine` makes one value of the stacked ones, [clients, ...]."""
 
     each: ClassVar[bool] = True
 
@@ -55,7 +55,7 @@ class NormBound(Weighted):
 @tree.node()
 @dataclass(frozen=True)
 class Median(_OfAll):
-    """The median of each coordinate (Yin et al. 2018): right as long as more than half of the clients are honest."""
+    """The median of each coordinate (Yin et al. 2018): correct as long as more than half of the clients are honest."""
 
     kind: ClassVar[str] = "median"
 

@@ -1,4 +1,4 @@
-"""The user's cache directory: compiled programs and times that were measured. Whatever is in it may be lost at any time."""
+"""The user's cache directory: compiled programs and times that were measured. Its contents may be lost at any time."""
 
 from __future__ import annotations
 

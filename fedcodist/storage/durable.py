@@ -1,4 +1,5 @@
-"""Files that survive a crash: written whole and synced, or not there; every OSError as one line that names the file."""
+"""Files that survive a crash: they are written completely and synced, or they do not exist. Every OSError becomes one line that names the
+file."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ class CheckpointError(RunError):
 
 
 class StorageError(RunError):
-    """The disk, not the run: full, read-only, forbidden, failing."""
+    """The disk fails, and not the run: it is full, read-only, forbidden or broken."""
 
     code = 6
 

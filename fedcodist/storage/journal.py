@@ -1,4 +1,4 @@
-"""A journal: JSON lines that end in their checksum, appended and synced; what a failed write left is cut off (R5)."""
+"""A journal: JSON lines that end in their checksum, appended and synced. The remains of a failed write are cut off (R5)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedcodist.storage.sealed import canonical
 
 
 class Lines:
-    """A file of JSON lines, each ending in its checksum. It knows how long it should be, and cuts off whatever a failed write left."""
+    """A file of JSON lines, each ending in its checksum. It knows its proper length and cuts off the remains of a failed write."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -94,7 +94,7 @@ def encode_line(row: Mapping[str, Any]) -> bytes:
 
 
 def decode_lines(data: bytes, name: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """The good rows, and a note for each line that is not; a last line without its end is what a crash leaves, and no news."""
+    """The valid rows, and a note for each invalid line. An incomplete last line is what a crash leaves, and gets no note."""
     rows, notes = [], []
     for number, line in enumerate(data.split(b"\n")[:-1], 1):
         match = re.fullmatch(rb'(\{.*?),?"crc32":"([0-9a-f]{8})"\}', line)

@@ -1,4 +1,4 @@
-"""One writer a directory: a lock that the kernel drops with its process, and that says who holds it."""
+"""One writer for each directory: a lock that the kernel releases with its process, and that names its holder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Busy(RunError):
 
 
 def take(path: Path, what: str) -> tuple[int, str]:
-    """The locked file, and whose lock it was if that writer did not let go itself."""
+    """The locked file, and the previous holder if it did not release the lock itself."""
     with as_storage_error(path):
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     try:
@@ -39,7 +39,7 @@ def take(path: Path, what: str) -> tuple[int, str]:
 
 
 def release(lock: int) -> None:
-    """Let go."""
+    """Release the lock."""
     with contextlib.suppress(OSError):
         os.ftruncate(lock, 0)  # the file stays: unlinking it would let two writers lock two files
     os.close(lock)

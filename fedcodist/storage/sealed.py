@@ -1,4 +1,4 @@
-"""Sealed JSON: a document that carries its own digest, so that a reader trusts what it verifies and nothing else (R3)."""
+"""Sealed JSON: a document that carries its own digest, so that a reader trusts only what it has verified (R3)."""
 
 from __future__ import annotations
 
