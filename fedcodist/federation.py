@@ -292,7 +292,7 @@ class Federation:
         said = tuple(heard.logits[j] for j in teachers)
         key = keys.derive(salt, "student", self.names.index(student))
         steps = heard.first + np.arange(len(heard.inputs), dtype=np.int32)
-        seen = tuple({} if j == student else heard.features[j] for j in teachers)
+        seen = tuple(heard.features[j] for j in teachers)
         given = (state[student], steps, heard.inputs, heard.labels, heard.rows, said, seen, weights, temperatures, lr, key)
         with timed("distil: students"):
             return student, *jax.block_until_ready(distill.learn(pool.model, self.task.objective, how, *given))

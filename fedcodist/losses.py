@@ -32,7 +32,7 @@ class Batch(NamedTuple):
     rows: Array | None  # [batch] their places in the public data, if the loss asked for them
     target: Array  # the student's, as logits
     logits: tuple[Array, ...]  # each teacher's
-    features: tuple[dict[str, Array], ...]  # each teacher's activations, in the layers that the loss asked for; none of the student itself
+    features: tuple[dict[str, Array], ...]  # each teacher's activations, in the layers that the loss asked for
     weights: Array  # [teachers]
     temperatures: Array  # [teachers]
     how: Any  # the Distiller

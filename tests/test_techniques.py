@@ -13,10 +13,10 @@ from fedcodist.distill import Distiller
 from fedcodist.errors import ConfigError
 from fedcodist.federation import params_of
 from fedcodist.methods import FedDF, MergedCodist, PeriodicCodist
-from fedcodist.models import MLP
+from fedcodist.models import CNN, MLP, Subclass
 from fedcodist.schedule import Constant
 from fedcodist.settings import SettingError
-from fedcodist.techniques import LOSSES, FitNets, Hinton
+from fedcodist.techniques import CRD, LOSSES, FitNets, Hinton, Subclasses
 from fedcodist.train import Experiment
 
 HOW = Distiller(steps=6, batch=20)
@@ -40,12 +40,15 @@ def batch_of(logits, target=None, features=({},), step=0, how=HOW, labels=None, 
     return losses.Batch(inputs, labels, rows, target, teachers, features, jnp.ones(1), jnp.ones(1), how, jnp.int32(step))
 
 
+NEEDED = {"subclass": {"model": lambda mlp: Subclass(mlp, 2)}}
+
+
 @pytest.mark.parametrize("name", [name for name, loss in LOSSES.items() if isinstance(loss, type)])
 def test_techniques(name):
-    testing.check_loss(LOSSES[name]())
+    testing.check_loss(LOSSES[name](), **NEEDED.get(name, {}))
 
 
-@pytest.mark.parametrize("plain", [FitNets(weight=0.0), Hinton(temperature=1.0)])
+@pytest.mark.parametrize("plain", [FitNets(weight=0.0), Hinton(temperature=1.0), CRD(weight=0.0)])
 def test_what_is_plain_distillation_is_it_to_the_bit(plain):
     assert same_bits(lesson("kl")[0], lesson(plain)[0])
     assert not same_bits(lesson("kl")[0], lesson(type(plain)())[0])
@@ -123,3 +126,88 @@ def test_hints_go_with_every_method(method):
     for loss in ("fitnets", "hinton"):
         step = testing.finish(gauss_federation(), replace(method, distill=replace(HOW, loss=loss)), rounds=2)
         assert np.isfinite(step.info["small"]["distill_loss"]).all() and step.info["small"]["codistilled"]
+
+
+# -- CRD --
+
+
+def test_a_contrast_by_hand():
+    """Two rows whose projections are the unit vectors, alike on both sides: at temperature 1 each row has e / (e + 1) of the pairs."""
+    unit = jnp.eye(2)
+    assert np.asarray(CRD(temperature=1.0)._within(unit, unit)) == pytest.approx([2 * np.log(1 + np.exp(-1.0))] * 2)
+    assert np.asarray(CRD(temperature=1.0)._within(unit, unit[::-1])) == pytest.approx([2 * np.log(1 + np.e)] * 2)
+
+
+def test_a_memory_by_hand():
+    """Three rows in the memory of each side, of which the first is asked for, at temperature 1: densities are exp of inner products over
+    three times their mean, the noise has density 2/3."""
+    memory = {side: jnp.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]]) for side in ("student", "teacher")} | {"scale": jnp.zeros(2)}
+    here = jnp.array([[1.0, 0.0]])
+    values, after = CRD(bank=True, temperature=1.0, momentum=0.5)._remembered(here, jnp.array([[0.0, 1.0]]), memory, jnp.array([0]))
+    want = 0.0
+    for near in (np.exp([1.0, 0.0, -1.0]), np.exp([0.0, 1.0, 0.0])):
+        p = near / near.sum()
+        want -= np.log(p[0] / (p[0] + 2 / 3)) + np.log(2 / 3 / (p[1:] + 2 / 3)).sum()
+    assert float(values[0]) == pytest.approx(want, rel=1e-5)
+    assert np.asarray(after["teacher"][0]) == pytest.approx([np.sqrt(0.5)] * 2, rel=1e-5) and after["student"][0].tolist() == [1.0, 0.0]
+    assert np.asarray(after["scale"]) == pytest.approx([np.exp([1.0, 0.0, -1.0]).sum(), np.exp([0.0, 1.0, 0.0]).sum()], rel=1e-5)
+
+
+def test_a_contrast_brings_rows_of_student_and_teacher_together():
+    told = {}
+    for bank in (False, True):
+        _, info = lesson(CRD(bank=bank), how=replace(HOW, steps=80, batch=25, shuffle=True))
+        told[bank] = info["small"]["distill_loss"]
+    assert all(after < 0.9 * before for before, after in told.values()) and told[False] != told[True]
+
+
+def test_a_contrast_that_cannot_be():
+    fed, how = gauss_federation(), replace(HOW, loss="crd")
+    Experiment(fed, PeriodicCodist(2, how), 4)
+    for method in (MergedCodist(Constant(0.5), how), FedDF(how)):
+        with pytest.raises(
+            SettingError, match=rf"method.distill.loss: got crd under {method.kind}; allowed a method whose lessons are rare"
+        ):
+            Experiment(fed, method, 4)
+    method = 'method={ kind = "periodic", period = 2, distill = { batch = 20, loss = "crd" } }'
+    images = config.read("quick/images", [method, "pools.small.model=cnn", "pools.large.model=cnn"])
+    with pytest.raises(
+        ConfigError, match=r"method.distill.loss: got crd with mixup; allowed task.mixup_beta = 0: a mixed image has no row"
+    ):
+        config.build(images, 0)
+
+
+# -- subclasses --
+
+
+def test_a_class_has_what_its_subclasses_have():
+    model = Subclass(MLP(()), 2).build((3,), 2)
+    params = {"dense0": {"w": jnp.zeros((3, 4)), "b": jnp.log(jnp.array([0.1, 0.2, 0.3, 0.4]))}}
+    logits, seen = model.features(params, jnp.zeros((1, 3)), None)
+    assert np.exp(np.asarray(logits)) == pytest.approx(np.array([[0.3, 0.7]]), rel=1e-5)
+    assert np.exp(np.asarray(seen["subclasses"])) == pytest.approx(np.array([[0.1, 0.2, 0.3, 0.4]]), rel=1e-5)
+    wide = Subclass(CNN(), 5).build((24, 24, 3), 100)
+    assert sum(leaf.size for leaf in jax.tree.leaves(wide.init(keys.root(0)))) == 109_348 + 129 * 400  # the paper's, and a wider head
+    sub = wide.narrow(0.5)
+    assert sub.model.apply(sub.cut(wide.init(keys.root(0))), jnp.zeros((1, 24, 24, 3)), None).shape == (1, 100)
+
+
+def test_one_subclass_is_plain_distillation_to_the_bit():
+    fed = gauss_federation(model=lambda mlp: Subclass(mlp, 1))
+    assert same_bits(lesson("kl", fed)[0], lesson("kl")[0])
+    assert same_bits(lesson("subclass", fed)[0], lesson("kl")[0])
+    two = gauss_federation(model=lambda mlp: Subclass(mlp, 2))
+    assert not same_bits(lesson("subclass", two)[0], lesson("kl", two)[0])
+
+
+def test_subclasses_that_cannot_be():
+    fed, method = gauss_federation(), PeriodicCodist(2, replace(HOW, loss=Subclasses()))
+    with pytest.raises(SettingError, match=r"pools.small.model: got a model without subclasses; allowed model = \{ kind = \"subclass\""):
+        Experiment(fed, method, 4)
+    many = iter((2, 3))
+    uneven = gauss_federation(model=lambda mlp: Subclass(mlp, next(many)))
+    with pytest.raises(SettingError, match=r"pools: got 2 subclasses a class in small, 3 subclasses a class in large"):
+        Experiment(uneven, method, 4)
+    even = gauss_federation(model=lambda mlp: Subclass(mlp, 2))
+    with pytest.raises(SettingError, match=r"subclass under feddf, with 2 pools; allowed one pool"):
+        Experiment(even, FedDF(method.distill), 4)

@@ -28,6 +28,7 @@ from fedcodist.engines.accountant import Noise, Privacy
 from fedcodist.engines.faults import Faults
 from fedcodist.folds import FOLDS
 from fedcodist.methods.validation import Validation
+from fedcodist.models import subclass
 from fedcodist.pool import Learns, Teaches
 from fedcodist.rules.carriers import Carriers, Width
 from fedcodist.settings import plain
@@ -46,6 +47,7 @@ WORDS = {int: "integer", float: "number", str: "text", bool: "true or false"}
 READ_AS: dict[Any, str] = {
     schedule.read_shares: "number, [schedule](#schedules), or a table of these by pool",
     schema.read_fold: "[fold](#folds)",
+    subclass.read_network: "[model](#models)",
     losses.read: '[loss](#losses), or "module:function"',
     schema.read_model: '[model](#models), or `{ function = "module:function" }`',
     read_partition: "[partition](#partitions)",

@@ -6,8 +6,9 @@ from fedcodist.models.cnn import CNN
 from fedcodist.models.lstm import LSTM
 from fedcodist.models.mlp import MLP
 from fedcodist.models.own import Own
+from fedcodist.models.subclass import Subclass
 from fedcodist.registry import Registry
 
-MODELS = Registry("models", CNN, LSTM, MLP)
+MODELS = Registry("models", CNN, LSTM, MLP, Subclass)
 
-__all__ = ["CNN", "LSTM", "MLP", "MODELS", "Own", "from_equinox", "from_flax", "from_haiku", "from_keras"]
+__all__ = ["CNN", "LSTM", "MLP", "MODELS", "Own", "Subclass", "from_equinox", "from_flax", "from_haiku", "from_keras"]

@@ -9,14 +9,30 @@ from typing import Any
 from fedcodist import imports, settings
 from fedcodist.registry import Registry
 from fedcodist.settings import Problem, SettingError
+from fedcodist.techniques.crd import CRD
 from fedcodist.techniques.fitnets import FitNets
 from fedcodist.techniques.functions import Loss, js, kl, mse_logits, reverse_kl
 from fedcodist.techniques.hinton import Hinton
+from fedcodist.techniques.subclass import Subclasses
 from fedcodist.techniques.technique import Features, Plain, Seeing, Technique
 
-LOSSES = Registry("losses", kl, reverse_kl, js, mse_logits, Hinton, FitNets)
+LOSSES = Registry("losses", kl, reverse_kl, js, mse_logits, Hinton, FitNets, CRD, Subclasses)
 
-__all__ = ["LOSSES", "Features", "FitNets", "Hinton", "Plain", "Seeing", "Technique", "named", "read", "resolve", "technique"]
+__all__ = [
+    "CRD",
+    "LOSSES",
+    "Features",
+    "FitNets",
+    "Hinton",
+    "Plain",
+    "Seeing",
+    "Subclasses",
+    "Technique",
+    "named",
+    "read",
+    "resolve",
+    "technique",
+]
 
 
 def read(value: Any, path: str, problems: list[Problem]) -> Any:

@@ -77,7 +77,7 @@ class FitNets(Technique):
         mine, values = seen[_middle(seen, self.layer)], losses.kl(batch.target, logits)
         hint = jnp.zeros_like(values)
         for k, (of, theirs) in enumerate(zip(own, batch.features, strict=True)):
-            if theirs:
+            if of:
                 (wanted,) = theirs.values()
                 hint += batch.weights[k] * shown.per_prediction((mine @ of["w"] + of["b"] - wanted) ** 2, values)
         if not self.first:

@@ -70,9 +70,13 @@ class Seeing(Plain):
     def layers(self, model: Model, params: Params, inputs: Any) -> tuple[str, ...]:
         return layers_of(model, params, inputs)
 
+    def begin(self, lesson: Lesson) -> tuple[Tree, Tree]:
+        return (), [None if voice is None else jnp.zeros(0) for voice in lesson.teachers]  # who is the student itself, as a structure
+
     def __call__(self, model: Model, params: Params, own: Tree, kept: Tree, batch: Batch, key: Any) -> tuple[Array, Array, Tree]:
         logits, seen = features(model, params, batch.inputs, key)
-        return self.loss(batch.target, logits, features=Features(seen, batch.features)), logits, kept
+        others = tuple({} if mark is None else of for mark, of in zip(kept, batch.features, strict=True))
+        return self.loss(batch.target, logits, features=Features(seen, others)), logits, kept
 
 
 def features(model: Model, params: Params, inputs: Array, key: Any) -> tuple[Array, dict[str, Array]]:

@@ -70,7 +70,7 @@ def test_works(name):
     testing.check_work(WORKS[name](batch=2))
 
 
-SHAPES = {"cnn": ((12, 12, 3), "float32"), "lstm": ((5,), "int32"), "mlp": ((3, 2), "float32")}
+SHAPES = {"cnn": ((12, 12, 3), "float32"), "lstm": ((5,), "int32"), "mlp": ((3, 2), "float32"), "subclass": ((3, 2), "float32")}
 
 
 @pytest.mark.parametrize("name", MODELS)
