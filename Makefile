@@ -19,9 +19,10 @@ check: $(VENV)/.dev
 	$(BIN)/python tools/make_docs.py --check
 	$(BIN)/python tools/make_presets.py --check
 
-# Real processes of Flower over TLS on loopback: some minutes. Flower is no dependency of the other tests.
+# Real processes of Flower over TLS on loopback: a small federation first, then half an hour of images, offenders and kills.
+# `make test-deploy PUBLISH=1` keeps the figures in docs/measured/deploy.json. Flower is no dependency of the other tests.
 test-deploy: $(VENV)/.deploy
-	$(BIN)/python -m pytest tests/test_deploy_live.py -m deploy -n 0 -s
+	FEDCODIST_PUBLISH=$(PUBLISH) $(BIN)/python -m pytest tests/test_deploy_live.py -m deploy -n 0 -s
 
 # What takes minutes: the paper's Table 1 on embedded data at the smoke budget.
 long: $(VENV)/.dev

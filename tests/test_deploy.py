@@ -1,6 +1,8 @@
 """What a deployment writes, reads and refuses, without starting a process."""
 
+import shutil
 import stat
+import subprocess
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,7 +11,7 @@ import pytest
 
 from fedcodist import config
 from fedcodist.cli.main import main
-from fedcodist.deploy import apps, device, front, grid, serving, site
+from fedcodist.deploy import apps, device, examples, executor, front, grid, processes, serving, site
 from fedcodist.engines import wire
 from fedcodist.engines.roll import QUERY, Declared, declared, question
 from fedcodist.engines.wire import Fault, Parcel, Rejected
@@ -193,3 +195,40 @@ def test_a_watchdog_ends_what_hangs():
 
     code = "import time\nfrom fedcodist.deploy.apps import watchdog\nwith watchdog(0.2):\n    time.sleep(60)\n"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == -14  # SIGALRM
+
+
+def test_a_supernode_finds_the_executor_that_forks(tmp_path):
+    found = executor.install(tmp_path / "bin") / "flower-superexec"
+    assert found.stat().st_mode & 0o777 == 0o700 and "fedcodist.deploy.executor" in found.read_text("utf-8")
+    told = processes.environment(tmp_path, tmp_path / "cache", tmp_path / "bin")
+    assert shutil.which("flower-superexec", path=told["PATH"]) == str(found)
+
+
+def test_a_supernode_that_is_not_let_in_is_started_again_every_few_seconds(monkeypatch, tmp_path):
+    now, said = [0.0], []
+    monkeypatch.setattr(processes.time, "monotonic", lambda: now[0])
+    kept = processes.Kept("node", ["false"], {}, tmp_path / "log", last_seconds=4.0)
+    for _ in range(5):
+        kept.tend(said.append)
+        kept.process.wait()
+        kept.tend(said.append)
+        now[0] += 4.0
+    kept.end()
+    assert kept.starts == 5 and said[-1].split("again in ")[1].startswith("4 s")
+
+
+def test_the_examples_for_other_supervisors_are_well_formed(tmp_path):
+    yaml = pytest.importorskip("yaml")
+    texts = examples.texts(tmp_path, "fl.example.org", 9092, ["anna", "bert"])
+    services = yaml.safe_load(texts["compose.yaml"])["services"]
+    assert set(services) == {"server", "run", "anna", "bert"} and services["server"]["ports"] == ["9092:9092"]
+    kinds = [part["kind"] for part in yaml.safe_load_all(texts["kubernetes.yaml"])]
+    assert kinds == ["Service", "StatefulSet"]
+    (cluster,) = yaml.safe_load_all(texts["kuberay.yaml"])
+    assert (cluster["apiVersion"], cluster["kind"]) == ("ray.io/v1", "RayCluster")
+    if shutil.which("systemd-analyze"):
+        units = [name for name in texts if name.endswith(".service")]
+        for name in units:
+            (tmp_path / name).write_text(texts[name], "utf-8")
+        checked = subprocess.run(["systemd-analyze", "verify", *(str(tmp_path / name) for name in units)], capture_output=True, text=True)
+        assert checked.returncode == 0 and "fedcodist" not in checked.stderr, checked.stderr

@@ -379,6 +379,7 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "fastest": fastest,
     "highlights": highlights,
     "privacy": places.privacy,
+    "deploy": places.deploy,
 }
 BLOCKS["floors"] = lambda _: architecture.picture()
 MARK = re.compile(r"(?P<begin><!-- (?P<name>\w+): from (?P<file>\S+) by make docs -->\n).*?(?=<!-- end of (?P=name) -->)", re.DOTALL)

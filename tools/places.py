@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from pathlib import Path
+from typing import Any
 
 from fedcodist.reports import tables
 
@@ -36,3 +37,52 @@ def privacy(file: Path) -> str:
 
 def _listed(words: list[str]) -> str:
     return f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def deploy(file: Path) -> str:
+    """What `make test-deploy` measured last of each of its parts."""
+    found = json.loads(file.read_text("utf-8"))
+    on = found["on"]
+    lines = [
+        f"Six devices over loopback, with {on['cores']} cores of an {on['cpu']} for all of it (Python {on['python']}, jax {on['jax']}):",
+        "",
+    ]
+    if small := found.get("small"):
+        lines.append(
+            f"- Gaussian classes, {small['rounds']} rounds, from `deploy local` to its end: {small['seconds']} s ({small['date']})."
+        )
+    for method, label in (("merged", "MergedCodist"), ("periodic", "PeriodicCodist")):
+        if one := found.get(method):
+            lines.append(
+                f"- {label} on the embedded images, {one['rounds']} rounds of {_range(one['round_seconds'])} s: "
+                f"{_same(one)} ({one['date']}). Of {one['tensors_to_low']} tensors in {one['messages_to_low']} messages to devices of low "
+                f"capacity {one['of_them_to_low']} were among the {one['large_tensors']} that the large model had; a message to one had "
+                f"{one['bytes_to_low'] / 1e6:.2f} MB, to one of high capacity {one['bytes_to_high'] / 1e6:.2f} MB."
+            )
+    if one := found.get("offenders"):
+        said = "; ".join(", ".join(reasons) for reasons in one["reasons"])
+        lines.append(
+            f"- {one['offences']} offences by two of the six in four rounds, dropped as: {said}. {_same(one).capitalize()} without the two "
+            f"({one['date']})."
+        )
+    if one := found.get("kills"):
+        rows = ", ".join(
+            f"{name} (back after {times['back_seconds']} s, the next round over {times['next_round_seconds'] - times['back_seconds']} s later)"
+            for name, times in one["killed"].items()
+        )
+        lines.append(f"- Killed with `kill -9`, each once: {rows}; {_same(one)} ({one['date']}).")
+    if one := found.get("random"):
+        rows = ", ".join(f"{many} {name}" for name, many in sorted(one["killed"].items()))
+        lines.append(
+            f"- {sum(one['killed'].values())} kills at random times within {one['seconds']} s ({rows}): the run went on, {one['rounds']} rounds, "
+            f"{one['rounds_in_full']} of them with all clients of both cohorts ({one['date']})."
+        )
+    return "\n".join(line if not line.startswith("- ") else textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in lines)
+
+
+def _same(one: dict[str, Any]) -> str:
+    return "byte-equal to the simulation" if one["same_bits"] else "NOT equal to the simulation"
+
+
+def _range(seconds: list[int]) -> str:
+    return f"{min(seconds)} to {max(seconds)}"

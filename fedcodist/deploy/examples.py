@@ -1,4 +1,5 @@
-"""Texts that `fedcodist deploy init` writes for other supervisors: systemd, compose, Kubernetes; and a device's first site file."""
+"""Texts that `fedcodist deploy init` writes for other supervisors: systemd, compose, Kubernetes with and without KubeRay; and a device's
+first site file."""
 
 from __future__ import annotations
 
@@ -12,6 +13,34 @@ capacity = "low"
 [data]
 kind = "file"  # or: kind = "function", function = "mine:load"; or: kind = "share", client = "...", task = { kind = "..." }
 path = "data.npz"  # columns x and y
+"""
+KUBERAY = """# A Ray cluster for simulations, under the KubeRay operator. An experiment runs in the head's pod, with
+# engine = { kind = "ray", address = "fedcodist-head-svc:6379" }. Whoever reaches the cluster can run code on it: keep others out.
+apiVersion: ray.io/v1
+kind: RayCluster
+metadata: { name: fedcodist }
+spec:
+  rayVersion: "2.60.0"
+  headGroupSpec:
+    rayStartParams: { num-cpus: "0", include-dashboard: "false", disable-usage-stats: "true" }
+    template:
+      spec:
+        containers:
+          - name: ray-head
+            image: fedcodist  # an image with: pip install 'fedcodist[ray]', and the data at the same path everywhere
+            resources: { requests: { cpu: "2", memory: 4Gi }, limits: { memory: 4Gi } }
+  workerGroupSpecs:
+    - groupName: workers
+      replicas: 4
+      minReplicas: 4
+      maxReplicas: 4
+      rayStartParams: {}
+      template:
+        spec:
+          containers:
+            - name: ray-worker
+              image: fedcodist
+              resources: { requests: { cpu: "8", memory: 16Gi }, limits: { memory: 16Gi } }
 """
 HARDENED = """NoNewPrivileges=yes
 PrivateTmp=yes
@@ -29,6 +58,7 @@ def texts(directory: Path, host: str, port: int, nodes: Sequence[str]) -> dict[s
         "fedcodist-node@.service": _unit(directory / "nodes" / "%i", "node", "A device of a fedcodist federation", "5"),
         "compose.yaml": _compose(port, nodes),
         "kubernetes.yaml": _kubernetes(host, port),
+        "kuberay.yaml": KUBERAY,
     }
 
 

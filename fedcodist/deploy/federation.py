@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcodist import config, settings
-from fedcodist.deploy import keys, layout, processes
+from fedcodist.deploy import executor, keys, layout, processes
 from fedcodist.deploy.layout import HOME, NODES, SECRET, SERVER, SITE
 from fedcodist.deploy.processes import Kept, keeping, program
 from fedcodist.deploy.serving import DEVICES, LOG, OUTCOME, read_config, read_server
@@ -23,6 +23,7 @@ from fedcodist.settings import Problem
 Say = Callable[[str], Any]
 TURN_SECONDS = 0.5
 WATCH_SECONDS = 20.0  # each look starts one of Flower's programs, which costs seconds of a core
+NODE_SECONDS = 4.0  # between two starts of a SuperNode that is not let in
 MOST_VAIN = 5  # starts of an experiment without a round between them, until it is given up
 FINAL = {2, 3, 4, 6, 7, 8, 9}  # failures that the same command would meet again
 
@@ -94,7 +95,9 @@ def node(directory: Path) -> list[Kept]:
         "--host=127.0.0.1",
         f"--port={_free_port()}",  # of what serves the ClientApp's process, on loopback
     ]
-    return [Kept(f"node {mine.name}", command, processes.environment(home, home / "cache"), home / "supernode.log")]
+    env = processes.environment(home, home / "cache", executor.install(home / "bin"))
+    # Flower lets a killed SuperNode in again when it has marked it offline, after a minute: the next try should not be far then.
+    return [Kept(f"node {mine.name}", command, env, home / "supernode.log", last_seconds=NODE_SECONDS)]
 
 
 def keep(kept: Sequence[Kept], say: Say) -> None:

@@ -23,6 +23,7 @@ QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
 }
 FIRST_SECONDS, LAST_SECONDS, CALM_SECONDS = 1.0, 30.0, 120.0
 PATIENCE_SECONDS = 10.0  # between asking a process to end and ending it
@@ -37,11 +38,18 @@ def program(name: str) -> str:
     return found
 
 
-def environment(home: Path, cache: Path) -> dict[str, str]:
-    """What Flower's processes and the apps that they start are told."""
+def environment(home: Path, cache: Path, *first: Path) -> dict[str, str]:
+    """What Flower's processes and the apps that they start are told; programs are looked for in the `first` places first. A cache of
+    compiled programs that the user names is used instead."""
     beside = str(Path(sys.executable).parent)
-    path = os.pathsep.join([beside, *[p for p in os.environ.get("PATH", "").split(os.pathsep) if p and p != beside]])
-    return {**os.environ, **QUIET, "PATH": path, "FLWR_HOME": str(home), "FEDCODIST_CACHE": str(cache), "PYTHONUNBUFFERED": "1"}
+    others = [p for p in os.environ.get("PATH", "").split(os.pathsep) if p and p != beside]
+    told = {
+        "PATH": os.pathsep.join([*map(str, first), beside, *others]),
+        "FLWR_HOME": str(home),
+        "FEDCODIST_CACHE": os.environ.get("FEDCODIST_CACHE") or str(cache),
+        "PYTHONUNBUFFERED": "1",
+    }
+    return {**os.environ, **QUIET, **told}
 
 
 @dataclass
@@ -55,6 +63,7 @@ class Kept:
     after: Callable[[], bool] = lambda: True
     process: subprocess.Popen[bytes] | None = None
     starts: int = 0
+    last_seconds: float = LAST_SECONDS
     _began: float = 0.0
     _wait: float = FIRST_SECONDS
     _next: float = 0.0
@@ -64,7 +73,7 @@ class Kept:
         """Start the process if it is to run and does not."""
         now = time.monotonic()
         if self.process is not None and (code := self.process.poll()) is not None:
-            self._wait = FIRST_SECONDS if now - self._began > CALM_SECONDS else min(2 * self._wait, LAST_SECONDS)
+            self._wait = FIRST_SECONDS if now - self._began > CALM_SECONDS else min(2 * self._wait, self.last_seconds)
             self._next, self.process = now + self._wait, None
             say(f"{self.name} ended ({code}); it starts again in {self._wait:.0f} s; see {self.log}")
         if self.process is None and now >= self._next and self.after():
