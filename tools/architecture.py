@@ -25,6 +25,7 @@ FLOORS = (  # from the ground up; each imports only those below it
     {"tasks": "what is learned, and from what data"},
     {"config": "from TOML to an experiment, strictly"},
     {"runs": "run directories, checkpoints, costs, the session"},
+    {"audit": "what public data is worth, before it is used"},
     {"tuning": "studies on held-out data", "reports": "comparisons, tables, plots, pages, exports"},
     {"reproduce": "the paper's tables and figures", "deploy": "real federations"},
     {"cli": "verbs"},

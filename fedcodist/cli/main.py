@@ -16,7 +16,23 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 
-from fedcodist.cli import arguments, compare, data, deploy, export, export_model, init, listing, plan, report, reproduce, run, show, tune
+from fedcodist.cli import (
+    arguments,
+    audit,
+    compare,
+    data,
+    deploy,
+    export,
+    export_model,
+    init,
+    listing,
+    plan,
+    report,
+    reproduce,
+    run,
+    show,
+    tune,
+)
 from fedcodist.cli.arguments import Parser
 from fedcodist.errors import Failure, Interrupted
 from fedcodist.settings import one_line
@@ -27,6 +43,7 @@ VERBS = {
     "run": run.run,
     "show": show.run,
     "plan": plan.run,
+    "audit": audit.run,
     "list": listing.run,
     "compare": compare.run,
     "report": report.run,
@@ -58,6 +75,7 @@ def parser() -> Parser:
     run.add(verb("run", run.HELP, run.EXAMPLE, configured, running, shown))
     show.add(verb("show", show.HELP, show.EXAMPLE, configured, shown))
     plan.add(verb("plan", plan.HELP, plan.EXAMPLE, configured, shown))
+    audit.add(verb("audit", audit.HELP, audit.EXAMPLE, configured, shown))
     listing.add(verb("list", listing.HELP, listing.EXAMPLE, shown))
     compare.add(verb("compare", compare.HELP, compare.EXAMPLE, shown))
     report.add(verb("report", report.HELP, report.EXAMPLE, shown))
