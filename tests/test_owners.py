@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from worlds import ANNA, BERT, SCALAR, gauss_federation, scalar_federation
+from worlds import ANNA, BERT, SCALAR, gauss_federation, methods, scalar_federation
 
-from fedcodist import config, keys, runs
+from fedcodist import config, keys, runs, testing
 from fedcodist.data.personal import Personal
-from fedcodist.methods import FD, FedAvg, Local
+from fedcodist.engines.serial import Serial
+from fedcodist.methods import DSFL, FD, FedAvg, FedMD, Local
+from fedcodist.methods.digests import Digest, drawn
 from fedcodist.methods.tables import Table, Taught, class_means
 from fedcodist.objectives.classify import Classify
 from fedcodist.reports import compare
@@ -19,8 +21,9 @@ from fedcodist.settings import SettingError
 from fedcodist.train import Experiment, train
 from fedcodist.tuning.trial import without_test
 from fedcodist.types import Data
+from fedcodist.work import LocalSGD
 
-ONE = ("small",)
+ALL, ONE = methods(), ("small",)
 
 
 def models(step, pool="small"):
@@ -38,6 +41,22 @@ def last(fed, method, rounds=2):
 
 def data(rows):
     return Data(jnp.asarray(rows.x), jnp.asarray(rows.y), jnp.int32(len(rows.x)))
+
+
+def tiny(name):
+    """A method that fits the federation of numbers by hand, which has one public row."""
+    return dataclasses.replace(ALL[name], rows=1) if hasattr(ALL[name], "rows") else ALL[name]
+
+
+@pytest.mark.parametrize("name", [name for name, method in ALL.items() if method.personal])
+def test_a_run_resumes_to_the_bit_and_engines_agree(name):
+    def experiment(**more):
+        return Experiment(scalar_federation(**more), tiny(name), 3)
+
+    steps = list(train(experiment()))
+    testing._check_resume(name, steps, experiment)
+    serial = next(iter(train(experiment(engine=Serial()))))
+    close(serial.state, steps[0].state, atol=1e-4)
 
 
 # -- Local --
@@ -175,3 +194,55 @@ def test_a_run_tells_of_clients_apart_from_the_rest(tmp_path):
 def test_without_data_to_measure_on_it_is_refused():
     with pytest.raises(Exception, match=r"personal: got .*; allowed held_out and test above 0: models of local_only live at the clients"):
         config.read("quick/toy", ["method={ kind = 'local_only' }"])
+
+
+# -- FedMD and DS-FL --
+
+
+def test_fedmd_with_one_client_in_l2_is_local():
+    fed, digest = scalar_federation(), Digest(epochs=3, batch=1, loss="l2")
+    fed = dataclasses.replace(fed, pools={"b": dataclasses.replace(fed.pools["b"], clients={"anna": ANNA}, cohort=1)})
+    alone, agreed = (last(fed, method) for method in (Local(), FedMD(rows=1, digest=digest)))
+    close(models(alone, "b"), models(agreed, "b"))
+
+
+def test_a_round_of_fedmd_by_hand():
+    step = last(scalar_federation(work=LocalSGD(lr=1e-9, batch=3)), FedMD(rows=1, digest=Digest(lr=0.1, loss="l1")), rounds=1)
+    # The public row is x = 1, so logits are (0, w): 0 twice in pool a, 2 twice in b. All meet at 1, one step of Adam towards it.
+    close(models(step, "a"), {"anna": {"w": 0.1}, "bert": {"w": 0.1}}, atol=1e-4)
+    close(models(step, "b"), {"anna": {"w": 1.9}, "bert": {"w": 1.9}}, atol=1e-4)
+    assert step.info["a"]["client_bytes"] == 2 * 2 * 2 * 4  # two clients, two logits, up and down
+
+
+def test_rows_are_drawn_evenly_of_all_labels():
+    fed = scalar_federation()
+    y = np.array([0] * 6 + [1] * 2, np.int32)
+    public = fed.task.public._replace(x=np.arange(8, dtype=np.float32)[:, None], y=y)
+    labelled = dataclasses.replace(fed, task=dataclasses.replace(fed.task, public=public))
+    assert np.bincount(y[drawn(labelled, 4, 1, keys.root(0))]).tolist() == [2, 2]
+    with pytest.raises(SettingError, match=r"method.rows: got 9; allowed at most the 8 public examples"):
+        Experiment(labelled, FedMD(rows=9), 1)
+    with pytest.raises(SettingError, match=r"method.public_epochs: got 1; allowed 0: the public data has no labels"):
+        Experiment(fed, FedMD(rows=1, public_epochs=1), 1)
+
+
+def test_fedmd_may_begin_with_the_labels_of_public_data():
+    fed = scalar_federation(work=LocalSGD(lr=1.0, batch=1))
+    public = fed.task.public._replace(y=np.array([1], np.int32))
+    labelled = dataclasses.replace(fed, task=dataclasses.replace(fed.task, public=public))
+    kept = FedMD(rows=1, public_epochs=1).init(labelled, keys.root(0))["a"].kept["clients"]
+    close(kept["anna"], {"w": jnp.float32(0.5)})
+
+
+def test_a_round_of_dsfl_by_hand():
+    digest = Digest(lr=0.1, loss="kl")
+    step = last(scalar_federation(work=LocalSGD(lr=1e-9, batch=3)), DSFL(rows=1, digest=digest), rounds=1)
+    # Means of probabilities: 1/2 twice, sigmoid(2) = 0.88 twice: 0.69. Sharpened at 0.1: 0.98, which is more than what b says.
+    close(models(step, "a"), {"anna": {"w": 0.1}, "bert": {"w": 0.1}}, atol=1e-4)
+    close(models(step, "b"), {"anna": {"w": 2.1}, "bert": {"w": 2.1}}, atol=1e-4)
+    close([step.state[i].params["w"] for i in "ab"], [jnp.float32(0.1), jnp.float32(2.1)], atol=1e-4)  # the server's models learn too
+    plain = last(scalar_federation(work=LocalSGD(lr=1e-9, batch=3)), DSFL(rows=1, temperature=0.0, digest=digest), rounds=1)
+    close(models(plain, "b"), {"anna": {"w": 1.9}, "bert": {"w": 1.9}}, atol=1e-4)
+    assert set(step.models) == {"a", "b"}
+    with pytest.raises(SettingError, match="method.digest.loss: got l1; allowed kl"):
+        Experiment(scalar_federation(), DSFL(rows=1, digest=Digest()), 1)

@@ -8,7 +8,8 @@ import numpy as np
 from fedcodist.distill import Distiller
 from fedcodist.engines.compiled import Compiled
 from fedcodist.federation import Federation
-from fedcodist.methods import FD, TAKFL, FedAvg, FedDF, Local, MergedCodist, PeriodicCodist, SteadyCodist
+from fedcodist.methods import DSFL, FD, TAKFL, FedAvg, FedDF, FedMD, Local, MergedCodist, PeriodicCodist, SteadyCodist
+from fedcodist.methods.digests import Digest
 from fedcodist.objectives.classify import Classify
 from fedcodist.pool import Learns, Pool
 from fedcodist.schedule import Constant
@@ -54,6 +55,8 @@ def methods() -> dict:
         "takfl": TAKFL(period=2, distill=SHORT, self_temperature=2.0),
         "local_only": Local(),
         "fd": FD(),
+        "fedmd": FedMD(rows=20, digest=Digest(batch=8)),
+        "dsfl": DSFL(rows=20, digest=Digest(batch=8, loss="kl")),
     }
 
 

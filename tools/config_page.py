@@ -27,6 +27,7 @@ from fedcodist.distill import Distiller
 from fedcodist.engines.accountant import Noise, Privacy
 from fedcodist.engines.faults import Faults
 from fedcodist.folds import FOLDS
+from fedcodist.methods.digests import Digest
 from fedcodist.methods.validation import Validation
 from fedcodist.models import subclass
 from fedcodist.pool import Learns, Teaches
@@ -72,6 +73,7 @@ PLAIN: dict[Any, str] = {  # tables without a kind: {class: its heading}
     Learns: "A pool as a student",
     Teaches: "A pool as a teacher",
     Distiller: "A distillation",
+    Digest: "A digest",
     Validation: "A choice by labels",
     Capacity: "Capacities",
     Personal: "Each client's own data",
@@ -89,6 +91,7 @@ LEADS = {
     "A pool as a teacher": "`teaches`, in a pool.",
     "A distillation": "`distill`, in a method. The defaults of `steps` are each method's own.",
     "A choice by labels": "`validate`, in `feddf`.",
+    "A digest": "`digest`, in methods whose clients learn from predictions of public rows.",
     "Capacities": "`capacity`, in a task. Levels are dealt by share in a random order, taken from a column, or go with an attribute.",
     "Each client's own data": "`personal`: parts of the clients' examples that nobody trains on, for [personalised metrics](personal.md).",
     "Simulated faults": "`[faults]`. A pool's question goes to `over` times its cohort; the first replies that make a cohort are used.",

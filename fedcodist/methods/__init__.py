@@ -1,8 +1,10 @@
 """One paper, one file. A method says what a round is, with a federation's verbs, and declares what the rest must know of it."""
 
+from fedcodist.methods.dsfl import DSFL
 from fedcodist.methods.fd import FD
 from fedcodist.methods.fedavg import FedAvg
 from fedcodist.methods.feddf import FedDF
+from fedcodist.methods.fedmd import FedMD
 from fedcodist.methods.local import Local
 from fedcodist.methods.merged import MergedCodist
 from fedcodist.methods.periodic import PeriodicCodist
@@ -10,5 +12,5 @@ from fedcodist.methods.steady import SteadyCodist
 from fedcodist.methods.takfl import TAKFL
 from fedcodist.registry import Registry
 
-METHODS = Registry("methods", FedAvg, PeriodicCodist, MergedCodist, SteadyCodist, FedDF, TAKFL, Local, FD)
+METHODS = Registry("methods", FedAvg, PeriodicCodist, MergedCodist, SteadyCodist, FedDF, TAKFL, Local, FD, FedMD, DSFL)
 BASELINE = FedAvg  # the twin that every other method is measured against

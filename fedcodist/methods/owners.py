@@ -89,3 +89,8 @@ class Owners(Method):
         info |= {i: summary(a, fed.pools[i], t) | {"client_bytes": a.bytes_down + a.bytes_up} for i, a in heard.items()}
         after = {i: s._replace(kept={**s.kept, "clients": s.kept["clients"] | heard[i].own}) if i in heard else s for i, s in state.items()}
         return after, heard, info
+
+
+def scarce(fed: Federation, rows: int) -> list[Problem]:
+    """Fewer public rows than a round is to be about."""
+    return [Problem("method.rows", str(rows), f"at most the {there} public examples")] if rows > (there := len(fed.task.public.x)) else []
