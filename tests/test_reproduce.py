@@ -1040,7 +1040,7 @@ def test_the_short_page_has_the_answer_and_the_papers_tables(tmp_path):
     answer = text[text.index("## The answer") : text.index("## Table 1")]
     assert "| (vi) 600 public images suffice" in answer and "| reproduced |" in answer and "\nThe large model gains +5.00" in answer
     assert "| 4,700 | PeriodicCodist | in-domain | 0-2 | 35.0 | – | 35.0 | +5.00 [2.52, 7.48] (+4.5) |" in text
-    assert "(results/table1-small-images.svg)" in text and text.index("## Table 1") < text.index("## What to bear in mind")
+    assert "(results/table1-small-images.svg)" in text and text.index("## Table 1") < text.index("## Limitations")
     (tmp_path / "results/findings.md").write_text("## answer\n\nThe large model gains +5.01 [2.52, 7.48].\n")
     with pytest.raises(DataError, match=r"findings.md, answer: got the number \+5.01"):
         page.check(tmp_path)

@@ -280,7 +280,7 @@ def beyond() -> dict[str, str]:
         }[method]
     for method, steps in (("periodic", 50), ("merged", 32)):
         name = f"study/stackexchange-shift-{method}-gated"
-        said = [f"StackExchange with domain-shifted pools, {SPOKEN[method]}: teachers speak only where they are sure. Not in the paper."]
+        said = [f"StackExchange with domain-shifted pools, {SPOKEN[method]}: teachers are weighted by their confidence. Not in the paper."]
         said.append("A larger gate listens to all of them more evenly: --set method.distill.gate=2.0")
         found[name] = header(said, ["stackexchange"], name, True)
         found[name] += f'like = "study/stackexchange-shift-{method}"\n\n[method]\n'

@@ -45,7 +45,7 @@ def clients(arms: Sequence[Arm]) -> Figure | None:
     if not pools:
         return None
     columns = min(len(pools), 3)
-    figure, axes = grid(len(pools), columns, height=2.5)
+    figure, axes = grid(len(pools), columns, height=2.5, width=drawing.width(columns))
     ends: list[tuple[Axes, list[Label]]] = []
     for place, (pool, ax) in enumerate(zip(pools, axes, strict=True)):
         ax.set_title(shortened(pool))
@@ -80,7 +80,7 @@ def labels(arms: Sequence[Arm]) -> Figure | None:
     names = next((known for arm in arms for run in arm.runs if isinstance(known := dig(run.result, "task", "labels"), list)), [])
     columns = min(len(order), 3)
     most = max(found[pool]["classes"] for pool in order)
-    figure, axes = grid(len(order), columns, height=2.6 if most <= 20 else 3.6)
+    figure, axes = grid(len(order), columns, height=2.6 if most <= 20 else 3.6, width=drawing.width(columns))
     for place, (pool, ax) in enumerate(zip(order, axes, strict=True)):
         counts = [row for row in found[pool]["counts"] if isinstance(row, dict) and row]
         ax.set_title(shortened(pool))

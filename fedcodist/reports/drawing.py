@@ -120,17 +120,22 @@ def colours(arms: Sequence[Arm]) -> list[str]:
     return [THEME[colour] for _, colour, _ in styled(arms)]
 
 
-def grid(panels: int, columns: int, height: float, sharey: bool = False) -> tuple[Figure, list[Axes]]:
+def grid(panels: int, columns: int, height: float, sharey: bool = False, width: float = WIDTH) -> tuple[Figure, list[Axes]]:
     """A figure with this number of panels and columns; `height` is that of a row, in inches."""
     from matplotlib.figure import Figure
 
     rows = -(-panels // columns)
-    figure = Figure(figsize=(WIDTH if columns > 2 else NARROW, height * rows + 0.2), layout="constrained")
+    figure = Figure(figsize=(width, height * rows + 0.2), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08, wspace=0.03, hspace=0.05)  # type: ignore[union-attr]
     axes = list(figure.subplots(rows, columns, squeeze=False, sharey=sharey).flat)
     for ax in axes[panels:]:
         ax.remove()
     return figure, axes[:panels]
+
+
+def width(columns: int) -> float:
+    """The width of a report's figure with so many columns."""
+    return WIDTH if columns > 2 else NARROW
 
 
 def whole_rounds(ax: Axes) -> None:

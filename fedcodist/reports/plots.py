@@ -76,7 +76,7 @@ def held_out(arms: Sequence[Arm], metric: str, says: str, scale: float, whole: b
     if not panels:
         return None
     columns = min(len(panels), 3) if len(names) == 1 or len(names) > 4 else len(names)
-    figure, axes = grid(len(panels), columns, height=2.5 if columns > 2 or whole else 3.0)
+    figure, axes = grid(len(panels), columns, height=2.5 if columns > 2 or whole else 3.0, width=drawing.width(columns))
     ends: list[tuple[Axes, list[Label]]] = []
     strips: dict[Axes, int] = {}
     for place, ((pool, domain), ax) in enumerate(zip(panels, axes, strict=True)):
@@ -132,7 +132,7 @@ def gain(arms: Sequence[Arm], metric: str = "accuracy") -> Figure | None:
     if not lines:
         return None
     columns = min(len(lines), 3)
-    figure, axes = grid(len(lines), columns, height=2.3)
+    figure, axes = grid(len(lines), columns, height=2.3, width=drawing.width(columns))
     ends: list[tuple[Axes, list[Label]]] = []
     for place, (ax, (pool, drawn)) in enumerate(zip(axes, lines.items(), strict=True)):
         ax.set_title(shortened(pool))
@@ -163,7 +163,7 @@ def gradients(arms: Sequence[Arm]) -> Figure | None:
     if not pools:
         return None
     cosines = any(_any(taught, pool, "cosine") for pool in pools)
-    figure, axes = grid(len(pools) * (2 if cosines else 1), len(pools), height=2.1)
+    figure, axes = grid(len(pools) * (2 if cosines else 1), len(pools), height=2.1, width=drawing.width(len(pools)))
     ends: list[tuple[Axes, list[Label]]] = []
     for column, pool in enumerate(pools):
         ax, labels = axes[column], []

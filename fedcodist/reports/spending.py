@@ -80,7 +80,7 @@ def draw(arms: Sequence[Arm]) -> Figure | None:
     pools = [pool for pool in everybody if any(line for w in shown for *_, line, _ in found[pool, w])]
     if not shown or not pools:
         return None
-    figure, axes = grid(len(pools) * len(shown), len(shown), height=2.5)
+    figure, axes = grid(len(pools) * len(shown), len(shown), height=2.5, width=drawing.width(len(shown)))
     ends: list[tuple[Axes, list[Label]]] = []
     for place, ax in enumerate(axes):
         pool, what = pools[place // len(shown)], shown[place % len(shown)]

@@ -30,18 +30,19 @@ HERE = " at this budget"
 REPRODUCED, NOT, OPEN = "reproduced", f"not reproduced{HERE}", f"not decidable{HERE}"
 SPEAKS_OF = {"table1": ("i", "ii", "iii"), "table2": ("iv",), "figure3": ("iv", "v"), "figure4": ("vi",), "studies": ()}
 SAID = (
-    "A gain is reproduced if its 95 % interval lies above zero: that is said of its direction, and where the paper's gain is above the "
-    "whole interval, it is told. It is not reproduced if the interval does not lie above zero and ends below the paper's gain. Where the "
-    "paper says that something hardly changes, a limit stands beside the number: that is reproduced if the whole interval keeps to it, "
-    "and not if it lies beyond. All else is not decidable: one seed, settings that nobody tuned, a seed that diverged. A claim is "
-    "reproduced if all of its parts are, and not reproduced if one is not."
+    "A gain is reproduced if its 95 % interval lies above zero. This concerns the direction of the gain only; where the paper's gain is "
+    "above the whole interval, the table says so. A gain is not reproduced if its interval does not lie above zero and ends below the "
+    "paper's gain. Where the paper says that something hardly changes, the table gives a limit: this is reproduced if the whole interval "
+    "is within the limit, and not reproduced if the whole interval is beyond it. Everything else is not decidable, as are results with a "
+    "single seed, with untuned settings, or with a seed that diverged. A claim is reproduced if all of its parts are, and not reproduced "
+    "if one of them is not."
 )
 OF_COLUMNS = ("i", "ii", "iii")  # claims on the central column: told of a balanced one too, which is what the paper's central one is
 MOST = 0.5  # "most of the gain" is more than this share of it
 
 
 class Verdict(NamedTuple):
-    """What is to be said of one claim."""
+    """The verdict on one claim."""
 
     claim: paper.Claim
     verdict: str
@@ -72,7 +73,7 @@ class Difference(NamedTuple):
 
     @property
     def short(self) -> str:
-        """Without the number of seeds."""
+        """The difference without the number of seeds."""
         interval = "" if self.low is None or self.high is None else f" [{points(self.low)}, {points(self.high)}]"
         return f"{points(self.mean, sign=True)}{interval}"
 

@@ -1,4 +1,4 @@
-"""`docs/results.md`, the page for readers: the answer, the paper's tables in short, how they were made, and what to bear in mind.
+"""`docs/results.md`, the page for readers: the answer, the paper's tables in short, how they were made, and their limitations.
 
 Every table is shown at the largest budget that has it; all the others, settings, costs, studies and provenance are on the page with
 everything (`page`). All numbers come from result files, and those in sentences are held against the tables of this page.
@@ -19,30 +19,35 @@ from fedcodist.reproduce.sections import LINE
 Result = Mapping[str, Any]
 LEAD = (
     "A gain is the difference to plain FedAvg on the same seeds, clients and initial models, in points of test accuracy, with a 95 % "
-    "interval over seeds in brackets. The paper gives neither seeds nor intervals. [Every table]({all}) has what is left out here."
+    "interval over seeds in brackets. The paper gives neither seeds nor intervals. [A second page]({all}) has all tables in full."
 )
 RULE = (
-    "A gain is reproduced if its interval lies above zero, and not reproduced if it does not and ends below the paper's gain; anything "
-    "else is not decidable. A claim needs all of its parts. [The rules and all parts]({all})."
+    "A gain is reproduced if its interval lies above zero. It is not reproduced if its interval does not lie above zero and ends below the "
+    "paper's gain. Anything else is not decidable. A claim is reproduced if all of its parts are. [All rules and parts]({all})."
 )
 METHOD = (
     "CIFAR-100 has 315 clients of 100 images, drawn by Pachinko allocation, 13,500 public images without labels, 5,000 held-out and 10,000 "
     "test images. |P_H| is the number of examples in the large model's pool; the small model has all clients. "
-    "StackExchange stands in for Stack Overflow and Reddit for C4 ([data](data.md)); text is judged by the strictest of "
-    "[three counts](paper.md) of next words. Settings were searched on held-out data and a seed that no table uses, the methods with the "
-    "rates that were found for FedAvg ([how](tune.md)). Accuracy is of the last round; the test split is read once. Where the paper leaves "
-    "something open, [a register](paper.md) says what was chosen; [deviations](deviations.md) are listed too."
+    "StackExchange replaces Stack Overflow, and Reddit replaces C4 ([data](data.md)); accuracy on text is the strictest of "
+    "[three definitions](paper.md) of next-word accuracy. Settings were tuned on held-out data and on a seed that no table uses; the "
+    "methods were tuned with the rates that were found for FedAvg ([details](tune.md)). Accuracy is that of the last round, and the test "
+    "split is read once. [A list](paper.md) says what was chosen where the paper leaves something open; [deviations](deviations.md) are "
+    "listed as well."
 )
-AGAIN = "`fedcodist data prepare cifar100`, then `fedcodist reproduce table1 --budget {budget}` makes Table 1 again, and resumes or skips."
+AGAIN = (
+    "`fedcodist data prepare cifar100`, then `fedcodist reproduce table1 --budget {budget}` runs Table 1 again. The command resumes "
+    "unfinished runs and skips finished ones."
+)
 CAVEATS = (
-    "A seed draws initial models, cohorts and batches. Which client has which examples, which clients a pool has, and the test set are the "
-    "same for all seeds, so intervals say nothing about other splits; 10,000 other test images would move a number by about half a point.",
-    "Rows with different seeds have means that should not be compared; paired gains can be. Seeds beyond those that a budget asks for were "
-    "added after the first had been seen, which the intervals do not take into account.",
-    "Cells may come from several machines. A gain is always between runs of one machine.",
-    "Both methods had at most as many trials as FedAvg, on top of FedAvg's rates, in runs shorter than those of the tables where the "
-    "[tuning page](tune.md) says so. All columns share the settings of one.",
-    "Many intervals are shown: of twenty without an effect, one misses zero by chance.",
+    "A seed determines the initial models, cohorts and batches. The clients' examples, the clients of a pool, and the test set are the "
+    "same for all seeds, so the intervals do not cover other splits of the data. With another 10,000 test images, a number would differ by "
+    "about half a point.",
+    "The means of rows with different seeds should not be compared; their paired gains can be. Seeds beyond those of a budget were added "
+    "after the first results were known, which the intervals do not take into account.",
+    "Cells may come from several machines, but every gain is between runs on the same machine.",
+    "Both methods had at most as many trials as FedAvg, starting from FedAvg's rates, in runs that are shorter than those of the tables "
+    "where the [tuning page](tune.md) says so. All columns use the settings that were tuned for one of them.",
+    "Many intervals are shown: of twenty intervals without an effect, one excludes zero by chance.",
 )
 
 
@@ -58,7 +63,7 @@ def render(found: Sequence[Result], story: str = "", everything: str = "all-resu
         parts.append(story)
     parts += [_fill(RULE.format(all=everything)), *body, "## How it was run", _fill(METHOD)]
     parts += [_fill(f"Budget {name}: {says}.") for name, says in {r["budget"]: r["says"] for r in shown}.items()]
-    parts += [_fill(AGAIN.format(budget=shown[0]["budget"])), "## What to bear in mind"]
+    parts += [_fill(AGAIN.format(budget=shown[0]["budget"])), "## Limitations"]
     return "\n\n".join([*parts, "\n".join(_fill(f"- {caveat}", "  ") for caveat in CAVEATS)]) + "\n"
 
 

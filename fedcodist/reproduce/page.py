@@ -31,13 +31,14 @@ TITLES = {
 }
 INTRO = """# All results
 
-Everything that `fedcodist reproduce` has run: no number of a table is typed by hand, and those in findings are held against their table.
-Accuracies are percent on the test set, with the standard deviation over seeds after ±. "Gain" is the paired difference to plain FedAvg on
-the same seeds, clients and initial models, in points, with its 95 % interval (Student's t over seeds); one seed gives no interval. In
-brackets after the paper's numbers is the paper's gain; it gives no seeds and no intervals. On text accuracy is the share of next words that
-are guessed, without ends of sentences, and an unknown word is always an error. |P_H| is the size of the large model's pool, and a cell is
-one method on one pool size and one set of public data. The central column is the pool size in the middle, |P_H| = 4,700 for images, which
-the paper chose because FedAvg's two models do about equally well there; where ours do not, a balanced column is the size at which they do.
+Everything that `fedcodist reproduce` has run: no number in a table is typed by hand, and numbers in findings are checked against their
+table. Accuracies are percent on the test set, with the standard deviation over seeds after ±. "Gain" is the paired difference to plain
+FedAvg on the same seeds, clients and initial models, in points, with its 95 % interval (Student's t over seeds); one seed gives no
+interval. In brackets after the paper's numbers is the paper's gain; it gives no seeds and no intervals. On text accuracy is the share of
+next words that are predicted correctly, without ends of sentences, and an unknown word is always an error. |P_H| is the size of the large
+model's pool, and a cell is one method on one pool size and one set of public data. The central column is the pool size in the middle, |P_H|
+= 4,700 for images, which the paper chose because FedAvg's two models do about equally well there; where ours do not, a balanced column is
+the size at which they do.
 """
 
 

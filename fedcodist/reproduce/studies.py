@@ -6,7 +6,7 @@ only where they are sure, an alpha for each pool, and rates that are the large m
 - `gate`: under domain shift each teacher's weight is multiplied, example by example, by exp(-entropy / gate).
 - `own-alpha`: in the largest column, where the large model is the stronger one, it has an alpha of its own and listens less.
 - `rates`: rates are tuned for the mean of both models; here the large one has those of the trial that was best for itself, so that its
-  gain is not one over a FedAvg that was tuned for somebody else.
+  gain is not due to a baseline that was tuned for another model.
 
 Cells of Tables 1 and 2 that a study compares with are taken as they are, so their runs are shared. Settings that were tuned are laid over
 a cell first; schedules and gates come on top, made from the alpha that is found there. Deliberately absent: words about what came out
@@ -31,7 +31,7 @@ STUDIES = ("cost", "pools", "gate", "own-alpha", "rates")
 RANKS = {"rates": 0, "cost": 1, "own-alpha": 2, "gate": 3, "pools": 4}  # which studies are run first
 FAMILY = "images"  # of all studies but `gate`, which is of the domain-shifted families
 EVERY = (2, 5, 10)
-START = 1.0  # of a warm-up: bad teachers are not heard
+START = 1.0  # alpha at the start of a warm-up, when teachers are still bad
 FIRST = 3  # FedAvg for the first one of so many parts of the rounds
 GATES = (0.5, 2.0)  # nats
 LISTENS_LESS = 0.9  # the stronger model's alpha

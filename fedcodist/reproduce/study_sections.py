@@ -27,7 +27,7 @@ FINDINGS, ANSWER = "findings.md", "answer"  # the heading below which the senten
 TITLES = {
     "cost": "How much server cost can be saved",
     "pools": "Three pools against two",
-    "gate": "Teachers that speak only where they are sure",
+    "gate": "Teachers weighted by their confidence",
     "own-alpha": "An alpha for each pool",
     "rates": "The large model's own best rates",
 }
@@ -39,15 +39,15 @@ QUESTIONS = {
     "pools": "A model of a quarter of the width on all clients, one of half the width on half of them, and the full one on the clients of "
     "the large model's pool, each pool a part of the one before; all teach all. With two pools the half-width model has all clients. The "
     "full-width model has the same clients in both. Gains are over FedAvg with as many pools.",
-    "gate": "Each teacher's weight is multiplied, example by example, by exp(-entropy / gate), with the entropy of what it says in nats: a "
-    "small gate listens to the surest teacher. The small model learns only the first kind of sentences, the large one only the second; "
-    'mixed is all sentences of the test. "Against ungated" is the difference to the same method without a gate, seed by seed.',
+    "gate": "Each teacher's weight is multiplied, example by example, by exp(-entropy / gate), with the entropy of its prediction in nats: "
+    "with a small gate the most confident teacher dominates. The small model learns only the first kind of sentences, the large one only "
+    'the second; mixed means all test sentences. "Against ungated" is the difference to the same method without a gate, seed by seed.',
     "own-alpha": "With the largest pool the paper's large model is the stronger one, and a shared alpha lets the weaker one teach it as "
     'much as it is taught. Here the small model keeps that alpha and the large one has its own, nearer to 1. "Against shared" is the '
     "difference to MergedCodist with the shared alpha, seed by seed.",
     "rates": "The rates of the tables were tuned for the mean accuracy of both models. Here the large model has the client and server rate "
-    "of the FedAvg trial in which it was best itself, and the small one keeps its own: a gain that is left is not one over a FedAvg that "
-    'was tuned for somebody else. Gains are over FedAvg with the same rates. "Against tuned" is the difference to the same method with '
+    "of the FedAvg trial in which it was best, and the small one keeps its own. A remaining gain cannot be due to a FedAvg baseline that "
+    'was tuned for another model. Gains are over FedAvg with the same rates. "Against tuned" is the difference to the same method with '
     "the rates of the tables, seed by seed; the last column is that of the two gains.",
 }
 WIDTHS = {"quarter": "quarter width", "small": "half width", "large": "full width"}
