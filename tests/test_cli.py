@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fedcodist
 from fedcodist import config, runs
 from fedcodist.cli import main
 from fedcodist.errors import ConfigError
@@ -241,10 +242,19 @@ USAGE = {
     "18 too many": (["run", "good.toml", "--seeds", "0-99999"], r"--seeds: got '0-99999'; allowed at most 10000"),
     "18 twice": (["run", "good.toml", "--seeds", "1,0-2"], r"--seeds: got '1,0-2'; allowed each seed once"),
     "one run to compare": (["compare", "good.toml"], r"good\.toml: not a run"),
-    "12 strict": (
-        ["run", "good.toml", "--strict", "--set", PERIODIC.replace("period = 2", "period = 5")],
-        r"method\.period: 5 is more than the 4 rounds: codistillation never happens \(--strict\)",
+    "12": (
+        ["run", "good.toml", "--set", PERIODIC.replace("period = 2", "period = 5")],
+        r"method\.period: got 5; allowed at most the 4 rounds of the run: otherwise no codistillation would ever happen",
     ),
+    "12 first": (
+        ["show", "good.toml", "--set", PERIODIC.replace("period = 2", "period = 2, first = 6")],
+        r"method\.first: got 6; allowed at most the 4 rounds",
+    ),
+    "12 takfl": (
+        ["run", "good.toml", "--set", PERIODIC.replace("periodic", "takfl").replace("period = 2", "period = 5")],
+        r"method\.period: got 5; allowed at most the 4 rounds",
+    ),
+    "8 strict": (["run", "good.toml", "--strict", "--set", "method.alpha=1"], r"method\.alpha: 1 is plain FedAvg.* \(--strict\)"),
 }
 
 
@@ -256,6 +266,30 @@ def test_usage(call, place, row):
     assert (code, out, len(lines)) == (4 if row == "one run to compare" else 2, "", 1), lines
     assert re.match(f"error: .*{pattern}", lines[0]), lines
     assert tree(place) == before
+
+
+def test_warnings_are_shown_wherever_a_config_or_a_run_is(call):
+    said = "method.alpha: 1 is plain FedAvg: distillation is skipped"
+    code, out, lines = call("show", "good.toml", "--quiet", "--format", "json", "--no-timing", "--set", "method.alpha=1")
+    assert (code, lines, json.loads(out)["warnings"]) == (0, [f"warning: {said}"], [said])
+    assert call("run", "good.toml", "--quiet", "--set", "method.alpha=1", "--set", "rounds=1")[0] == 0
+    (run,) = runs.find("runs")
+    assert runs.read(run).notes == (f"warning: {said}",)  # what the report shows of a run
+
+
+def test_help_version_and_completion(call):
+    assert all(flag in call("help", "run")[1] for flag in ("usage: fedcodist run", "--twin"))
+    assert "usage: fedcodist data prepare" in call("help", "data", "prepare")[1] and call("help")[1] == call()[1]
+    assert call("help", "rnu")[0] == 2 and "did you mean run?" in call("help", "rnu")[2][0]
+    assert call("-V")[1] == call("--version")[1] == f"{fedcodist.__version__}\n"
+    pytest.importorskip("shtab")
+    for shell in ("bash", "zsh", "tcsh"):
+        assert "export-model" in call("--print-completion", shell)[1]
+
+
+def test_python_m_fedcodist():
+    done = subprocess.run([sys.executable, "-m", "fedcodist", "-V"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{fedcodist.__version__}\n", "")
 
 
 def test_no_verb_is_help_and_an_error(call):
@@ -298,7 +332,7 @@ def journal(run: Path) -> list[dict]:
         ("7 small", ["--set", "method.alpha=1e-1"], None),
         ("8", ["--set", "method.alpha=1"], r"warning: method\.alpha: 1 is plain FedAvg: distillation is skipped"),
         ("9", ["--set", "method.alpha=0"], r"warning: method\.alpha: 0 lets the clients' gradient set only the length"),
-        ("12", ["--set", PERIODIC.replace("period = 2", "period = 5")], r"warning: method\.period: 5 is more than the 4 rounds"),
+        ("8 quiet", ["--set", "method.alpha=1", "--quiet"], r"warning: method\.alpha: 1 is plain FedAvg: distillation is skipped"),
         ("19 clamp", ["--set", "pools.large.cohort=20", "--clamp"], None),
         ("32 clamp", ["--set", "method.distill.batch=201", "--clamp"], None),
         ("73 auto", ["--workers", "0"], None),

@@ -18,7 +18,7 @@ from fedcodist import settings as parts
 from fedcodist.config import Config, identity, plain, read, shipped, twin
 from fedcodist.config.toml import parse
 from fedcodist.errors import ConfigError
-from fedcodist.methods import FedAvg
+from fedcodist.methods import FedAvg, PeriodicCodist
 from fedcodist.models import MODELS
 from fedcodist.reports.report import runnable
 from fedcodist.tasks import TASKS
@@ -337,7 +337,8 @@ def test_the_twin_differs_in_the_method_alone(write):
 def test_warnings(write):
     path = write(TEXT)
     assert config.warnings(read(path)) == []
-    assert "codistillation never happens" in config.warnings(read(path, ['method={ kind = "periodic", period = 4 }']))[0]
+    never = dataclasses.replace(read(path), method=PeriodicCodist(4))  # in a file it is an error
+    assert "codistillation never happens" in config.warnings(never)[0]
     assert config.warnings(read(path, ['method={ kind = "periodic", period = 3 }'])) == []
     assert "plain FedAvg" in config.warnings(read(path, ["method.alpha=1"]))[0]
     assert config.warnings(read(path, ["method.alpha={ small = 1, large = 0.5 }"])) == []

@@ -6,6 +6,7 @@ import argparse
 import difflib
 import json
 import re
+import sys
 from typing import Any, NoReturn
 
 from fedcodist.errors import ConfigError
@@ -42,7 +43,7 @@ def shared() -> Parser:
     group = Parser(add_help=False)
     group.add_argument("--debug", action="store_true", help="show tracebacks")
     group.add_argument("--errors", choices=("text", "json"), default="text", action=Once, help="how failures are printed (default: text)")
-    group.add_argument("--quiet", action="store_true", help="no progress and no notes")
+    group.add_argument("--quiet", action="store_true", help="no progress and no notes; warnings are shown all the same")
     return group
 
 
@@ -84,6 +85,16 @@ def read_config(args: argparse.Namespace) -> Any:
     if getattr(args, "name", None) is not None:
         assignments.append(f"name={json.dumps(args.name)}")
     return config.read(args.config, assignments)
+
+
+def tell_warnings(config: Any) -> list[str]:
+    """Print what a config allows but is hardly meant; `--quiet` does not hide it."""
+    from fedcodist.config import warnings
+
+    found = warnings(config)
+    for warning in found:
+        print(f"warning: {warning}", file=sys.stderr)
+    return found
 
 
 def parse_seeds(text: str) -> list[int]:

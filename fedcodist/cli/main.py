@@ -34,7 +34,7 @@ from fedcodist.cli import (
     tune,
 )
 from fedcodist.cli.arguments import Parser
-from fedcodist.errors import Failure, Interrupted
+from fedcodist.errors import ConfigError, Failure, Interrupted
 from fedcodist.settings import one_line
 
 VERBS = {
@@ -54,6 +54,7 @@ VERBS = {
     "data": data.run,
     "deploy": deploy.run,
 }
+SHELLS = ("bash", "zsh", "tcsh")
 
 
 def parser() -> Parser:
@@ -64,7 +65,8 @@ def parser() -> Parser:
         description="Federated learning where devices differ: models of different sizes teach each other on the server.",
         epilog="example: fedcodist run quick/images --twin --seeds 0,1,2",
     )
-    top.add_argument("--version", action="store_true", help="print the version and exit")
+    top.add_argument("-V", "--version", action="store_true", help="print the version and exit")
+    top.add_argument("--print-completion", choices=SHELLS, help="print what makes this shell complete verbs and flags, and exit")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser)
 
     def verb(name: str, help: str, example: str, *parents: Parser) -> Parser:
@@ -85,6 +87,8 @@ def parser() -> Parser:
     reproduce.add(verb("reproduce", reproduce.HELP, reproduce.EXAMPLE, shown))
     data.add(verb("data", data.HELP, data.EXAMPLE))
     deploy.add(verb("deploy", deploy.HELP, deploy.EXAMPLE))
+    asked = verb("help", "The help of a verb, or of all.", "fedcodist help run")
+    asked.add_argument("about", nargs="*", metavar="VERB", help="such as run, or data prepare")
     return top
 
 
@@ -105,11 +109,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             print(__version__)
             return 0
+        if args.print_completion:
+            return _complete(top, args.print_completion)
+        if args.verb == "help":
+            return _help(top, *args.about)
         if args.verb is None:
             top.print_help()
             return 2
         if getattr(args, f"{args.verb}_verb", "") is None:
-            top.parse_args([args.verb, "--help"])
+            return _help(top, args.verb)
         code = VERBS[args.verb](args)
         sys.stdout.flush()
         return code
@@ -135,6 +143,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         if debug:
             raise
         return _bug(error, as_json)
+
+
+def _help(top: Parser, *verbs: str) -> int:
+    try:
+        top.parse_args([*verbs, "--help"])
+    except SystemExit:
+        return 0
+    return 2  # not reached: argparse ends with the help
+
+
+def _complete(top: Parser, shell: str) -> int:
+    try:
+        import shtab
+    except ImportError:
+        raise ConfigError("--print-completion needs shtab, which is not installed; pip install shtab") from None
+    print(shtab.complete(top, shell=shell))
+    return 0
 
 
 def _fail(lines: list[str], code: int, as_json: bool) -> int:

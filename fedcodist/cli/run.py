@@ -37,12 +37,9 @@ def run(args: argparse.Namespace) -> int:
     from fedcodist import config
 
     base = read_config(args)
-    warnings = config.warnings(base)
-    if warnings and args.strict:
-        raise ConfigError("\n".join(f"{warning} (--strict)" for warning in warnings))
-    if not args.quiet:
-        for warning in warnings:
-            print(f"warning: {warning}", file=sys.stderr)
+    if args.strict and (found := config.warnings(base)):
+        raise ConfigError("\n".join(f"{warning} (--strict)" for warning in found))
+    arguments.tell_warnings(base)
     from fedcodist.reports import running
 
     return _train(args, running.arms(base, args.twin))

@@ -29,6 +29,7 @@ def run(args: argparse.Namespace) -> int:
     from fedcodist import config
 
     resolved = read_config(args)
+    warnings = arguments.tell_warnings(resolved)
     if args.config_only:
         print(json.dumps(config.plain(resolved), indent=2))
         return 0
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         total = times.total(clock.parts(resolved)) if times else None
         seconds = {"seconds": total[0] if total else None, "cpu_seconds": total[1] if total else None}
         told = {**costs, "total": costs["total"] | seconds, "times": dataclasses.asdict(times) if times else None}
-        print(json.dumps({"config": config.plain(resolved), **told}, indent=2))
+        print(json.dumps({"config": config.plain(resolved), **told, "warnings": warnings}, indent=2))
     elif args.format == "table":
         print(planned.words(resolved, costs, times, why))
     else:

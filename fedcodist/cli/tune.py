@@ -76,6 +76,7 @@ def _tune(args: argparse.Namespace) -> int:
 
     _check(args)
     base = read_config(args)
+    arguments.tell_warnings(base)
     seed = args.seed if args.seed is not None else (base.seeds or (0,))[0]
     chosen = space.choose(args.space, base, args.only)
     search = Search(base, chosen, args.trials, seed, args.objective, not args.no_prune, args.clamp)

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedcodist.methods import METHODS
 from fedcodist.runs.directory import CONFIG, ENVIRONMENT, JOURNAL, LOCK, RESULT, TIMING
+from fedcodist.settings import read_kind
 from fedcodist.storage import durable, sealed
 from fedcodist.storage.durable import CheckpointError, Damaged, RunError, as_storage_error, printable
 from fedcodist.storage.journal import decode_lines
@@ -66,6 +68,7 @@ def read(path: str | Path) -> Recorded:
 
     (config,), (environment, commits) = part(CONFIG, "config"), part(ENVIRONMENT, "fingerprint", "commits")
     journal, timing, (result,) = lines(JOURNAL), lines(TIMING), part(RESULT, "result")
+    notes.extend(f"warning: {warning}" for warning in _warnings(config))
     return Recorded(path, config or {}, environment or {}, journal, timing, result, tuple(notes), tuple(commits or ()))
 
 
@@ -83,6 +86,15 @@ def find_all(paths: Iterable[str | Path]) -> list[Path]:
         for run in find(path) or [read(path).path]:
             found.setdefault(os.path.realpath(run), run)
     return list(found.values())
+
+
+def _warnings(config: Any) -> list[str]:
+    """What the method of a recorded config allows but is hardly meant."""
+    try:
+        method = read_kind(METHODS, config["method"], "method", problems := [])
+        return [] if problems else method.warnings(list(config["pools"]), config["rounds"])
+    except Exception:  # of a foreign run, or a method that is not installed: no matter of who reads
+        return []
 
 
 def _is_run(path: Path) -> bool:

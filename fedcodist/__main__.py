@@ -1,0 +1,7 @@
+"""`python -m fedcodist`."""
+
+import sys
+
+from fedcodist.cli.main import main
+
+sys.exit(main())
