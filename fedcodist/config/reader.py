@@ -139,9 +139,8 @@ def relations(config: Config) -> list[Problem]:
         if not re.fullmatch(NAME, name):
             found.append(Problem(settings.join("pools", name), "a pool of this name", f"a name that matches {NAME}"))
     found += config.method.problems(names) or ([] if names else [Problem("pools", "0 of them", "at least one pool")])
-    begins = getattr(config.method, "begins", 0)
-    if begins > config.rounds:
-        key = "first" if getattr(config.method, "first", 0) else "period"
+    key = "first" if getattr(config.method, "first", 0) else "period"
+    if (begins := getattr(config.method, key, 0)) > config.rounds:
         allowed = f"at most the {config.rounds} rounds of the run: otherwise no codistillation would ever happen"
         found.append(Problem(f"method.{key}", str(begins), allowed))
     if isinstance(config.topology, dict):

@@ -98,8 +98,3 @@ class TAKFL(Method):
 
     def warnings(self, pools: Sequence[str], rounds: int) -> list[str]:
         return self.periodic.warnings(pools, rounds)
-
-    @property
-    def begins(self) -> int:
-        """The round of the first codistillation."""
-        return self.periodic.begins
