@@ -11,8 +11,9 @@ from worlds import ANNA, BERT, SCALAR, gauss_federation, methods, scalar_federat
 from fedcodist import config, keys, runs, testing
 from fedcodist.data.personal import Personal
 from fedcodist.engines.serial import Serial
-from fedcodist.methods import DSFL, FD, FedAvg, FedMD, Local
+from fedcodist.methods import DSFL, FD, FedAvg, FedMD, Local, QuPeD
 from fedcodist.methods.digests import Digest, drawn
+from fedcodist.methods.quantise import centres, eased
 from fedcodist.methods.tables import Table, Taught, class_means
 from fedcodist.objectives.classify import Classify
 from fedcodist.reports import compare
@@ -246,3 +247,44 @@ def test_a_round_of_dsfl_by_hand():
     assert set(step.models) == {"a", "b"}
     with pytest.raises(SettingError, match="method.digest.loss: got l1; allowed kl"):
         Experiment(scalar_federation(), DSFL(rows=1, digest=Digest()), 1)
+
+
+# -- QuPeD --
+
+
+def test_quped_without_distillation_and_quantiser_is_local():
+    alone, quped = (last(gauss_federation(ONE), method) for method in (Local(), QuPeD(weight=0.0)))
+    close(models(alone), models(quped))
+    start = gauss_federation(ONE).init(keys.root(0))["small"].params
+    close(quped.state["small"].params, start)  # nothing teaches the common model
+
+
+def test_a_round_of_quped_by_hand():
+    fed = scalar_federation(start_a=1.0)
+    step = last(fed, QuPeD(weight=0.5), rounds=1)
+    p, q = 1 / (1 + np.exp(-1.0)), 1 / (1 + np.exp(-2.0))
+    # Both models are w = 1, so they agree and only the labels move: Anna's row pulls up by half of (1 - p), Bert's down by half of 2 q.
+    close(models(step, "a"), {"anna": {"w": np.float32(1 + 0.5 * (1 - p))}, "bert": {"w": np.float32(1 - 0.5 * 2 * q)}})
+    later = last(fed, QuPeD(weight=0.5, labels=1.0), rounds=1)
+    clients = [1 + (1 - p), 1 - 2 * q, 1 - 2 * q, 1 - 2 * q]  # the common model with labels of its own, averaged by examples
+    close(later.state["a"].params, {"w": np.float32(np.mean(clients))})
+
+
+def test_personal_weights_end_on_their_centres():
+    *_, soft, hard = train(Experiment(gauss_federation(ONE), QuPeD(bits=1, pull=1.0, freeze=2), 2))
+    asked = [c for c, own in models(hard).items() if not np.array_equal(jax.tree.leaves(own)[0], jax.tree.leaves(models(soft)[c])[0])]
+    kept = hard.state["small"].kept["clients"]
+    assert asked and all(set(np.unique(leaf)) <= set(np.asarray(book)) for c in asked for leaf, book in pairs(*kept[c]) if book.size > 1)
+    evaluated = models(soft)  # always as it would be deployed
+    assert all(len(np.unique(leaf)) <= 2 for own in evaluated.values() for leaf in jax.tree.leaves(own) if leaf.ndim > 1)
+
+
+def pairs(params, books):
+    return list(zip(jax.tree.leaves(params), jax.tree.leaves(books), strict=True))
+
+
+def test_a_centres_gradient_is_clipped_and_has_a_rate_of_its_own():
+    books = {"w": jnp.array([1.0, 2.0])}
+    grad = jax.grad(lambda b: jnp.sum(eased(b, jnp.float32(0.5))["w"] * jnp.array([3.0, 40.0])))(books)
+    close(grad, {"w": np.array([1.5, 5.0], np.float32)})
+    assert centres({"w": jnp.ones((2, 2))}, 0)["w"].size == 1

@@ -8,9 +8,10 @@ from fedcodist.methods.fedmd import FedMD
 from fedcodist.methods.local import Local
 from fedcodist.methods.merged import MergedCodist
 from fedcodist.methods.periodic import PeriodicCodist
+from fedcodist.methods.quped import QuPeD
 from fedcodist.methods.steady import SteadyCodist
 from fedcodist.methods.takfl import TAKFL
 from fedcodist.registry import Registry
 
-METHODS = Registry("methods", FedAvg, PeriodicCodist, MergedCodist, SteadyCodist, FedDF, TAKFL, Local, FD, FedMD, DSFL)
+METHODS = Registry("methods", FedAvg, PeriodicCodist, MergedCodist, SteadyCodist, FedDF, TAKFL, Local, FD, FedMD, DSFL, QuPeD)
 BASELINE = FedAvg  # the twin that every other method is measured against
