@@ -28,6 +28,7 @@ from fedcodist.engines.accountant import Noise, Privacy
 from fedcodist.engines.faults import Faults
 from fedcodist.folds import FOLDS
 from fedcodist.methods.digests import Digest
+from fedcodist.methods.guarded import Guard
 from fedcodist.methods.validation import Validation
 from fedcodist.models import subclass
 from fedcodist.pool import Learns, Teaches
@@ -75,6 +76,7 @@ PLAIN: dict[Any, str] = {  # tables without a kind: {class: its heading}
     Distiller: "A distillation",
     Digest: "A digest",
     Validation: "A choice by labels",
+    Guard: "A guard",
     Capacity: "Capacities",
     Personal: "Each client's own data",
     Faults: "Simulated faults",
@@ -91,6 +93,7 @@ LEADS = {
     "A pool as a teacher": "`teaches`, in a pool.",
     "A distillation": "`distill`, in a method. The defaults of `steps` are each method's own.",
     "A choice by labels": "`validate`, in `feddf`.",
+    "A guard": "`[guard]`, a test of every lesson on held-out data: see [Guard](guard.md).",
     "A digest": "`digest`, in methods whose clients learn from predictions of public rows.",
     "Capacities": "`capacity`, in a task. Levels are dealt by share in a random order, taken from a column, or go with an attribute.",
     "Each client's own data": "`personal`: parts of the clients' examples that nobody trains on, for [personalised metrics](personal.md).",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from fedcodist.engines.private import Private
 from fedcodist.errors import ConfigError, DataError, data_error
 from fedcodist.federation import Federation
 from fedcodist.folds import FOLDS
+from fedcodist.methods.guarded import Guarded
 from fedcodist.pool import Pool
 from fedcodist.servers import rate
 from fedcodist.settings import Problem
@@ -105,6 +106,8 @@ def assemble(
     table = config.topology if config.topology != "auto" else "complete" if len(pools) <= 4 else "chain"
     engine = config.engine.placed(Elsewhere.of(config, task)) if hasattr(config.engine, "placed") else config.engine
     fed = Federation(task, pools, table, engine)
+    if config.guard is not None:
+        fed = Guarded(**{field.name: getattr(fed, field.name) for field in fields(fed)}, guard=config.guard)
     if config.faults != Faults():
         fed = replace(fed, engine=Faulty(engine, config.faults, fed.names))
     if config.privacy is not None:

@@ -14,6 +14,7 @@ from fedcodist.engines.faults import Faults
 from fedcodist.fold import Mean
 from fedcodist.folds import FOLDS
 from fedcodist.methods import BASELINE, METHODS
+from fedcodist.methods.guarded import Guard
 from fedcodist.models import MODELS
 from fedcodist.models.own import Own, read_own
 from fedcodist.pool import Learns, Teaches
@@ -97,6 +98,7 @@ class Config:
     topology: str | dict[str, dict[str, float]] = "auto"
     membership: Literal["any", "nested", "disjoint"] = "any"  # what must be true of the pools' clients
     engine: Any = setting(Compiled(), kinds=ENGINES)  # how clients are run on this machine
+    guard: Guard | None = setting(None, silent=True)  # the test by which lessons that harm are refused
     personal: Personal = setting(Personal(), silent=True)  # what of each client's own data is kept from training, to measure on
     faults: Faults = setting(Faults(), silent=True)  # simulated faults of the clients
     privacy: Privacy | None = setting(None, silent=True)  # what clients are promised where pools add noise

@@ -70,8 +70,10 @@ class FedDF(Method):
             watch = Watch(best.how.every, best.see)
             best.see(0, {i: theta[i] for i in grad})
         student, taught = fed.codistill(self.distill, theta, t, key, nth=t - 1, hears=hears, voices={ENSEMBLE: voice}, watch=watch)
+        for i in taught:
+            info[i] |= taught[i]  # whether or not a guard refused it
         for i in student:
-            info[i] |= taught[i] | {"codistilled": True}
+            info[i]["codistilled"] = True
             if best:
                 student[i] = best.found[i][2]
                 info[i] |= best.info(i)

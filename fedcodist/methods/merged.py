@@ -45,6 +45,8 @@ class MergedCodist(Method):
         for i, norm in fed.norms(grad).items():
             info[i] |= {"grad_norm": norm, "alpha": alpha[i]}
         student, taught = lessons()
+        for i in taught.keys() - student.keys():
+            info[i] |= taught[i]  # a guard refused it
         for i in grad.keys() & student.keys():
             dist = tree.sub(theta[i], student[i])  # line 7, eq. 1
             info[i] |= taught[i] | {"codistilled": True, "dist_norm": float(tree.norm(dist)), "cosine": _cosine(grad[i], dist)}
@@ -72,9 +74,8 @@ class MergedCodist(Method):
 
     def warnings(self, pools: Sequence[str], rounds: int) -> list[str]:
         alphas = [self.alpha_of(i) for i in pools]
-        found = []
-        if all(alpha == Constant(1.0) for alpha in alphas):
-            found.append("method.alpha: 1 is plain FedAvg: distillation is skipped")
+        plain = all(alpha == Constant(1.0) for alpha in alphas)
+        found = ["method.alpha: 1 is plain FedAvg: distillation is skipped"] if plain else []
         if any(getattr(alpha, "value", None) == 0 for alpha in alphas):
             found.append("method.alpha: 0 lets the clients' gradient set only the length of a step")
         return found

@@ -38,8 +38,10 @@ class PeriodicCodist(Method):
         if self.teaches(t):  # line 4
             theta = params_of(state)
             student, taught = fed.codistill(self.distill, theta, t, key, nth=(t - self.begins) // self.period)  # lines 5-7
+            for i in taught:
+                info[i] |= taught[i]  # whether or not a guard refused it
             for i in student:
-                info[i] |= taught[i] | {"codistilled": True, "dist_norm": float(tree.norm(tree.sub(theta[i], student[i])))}
+                info[i] |= {"codistilled": True, "dist_norm": float(tree.norm(tree.sub(theta[i], student[i])))}
             if self.restart:
                 state = fed.restart(state, student)  # line 8, and the momentum is stale
             else:

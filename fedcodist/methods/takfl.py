@@ -50,8 +50,8 @@ class TAKFL(Method):
         theta, lessons = params_of(state), {}
         for hears in self.each_teacher(fed):
             student, taught = fed.codistill(self.distill, theta, t, key, nth=t // self.period - 1, hears=hears)
-            for i in student:
-                lessons.setdefault(i, []).append((student[i], taught[i]))
+            for i in taught:  # a lesson that a guard refused leaves its teacher no task vector
+                lessons.setdefault(i, []).append((student.get(i, theta[i]), taught[i]))
         for i, found in lessons.items():
             students, told = zip(*found, strict=True)
             names, lambdas = zip(*self.lambdas(fed, i).items(), strict=True)

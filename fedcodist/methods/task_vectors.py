@@ -51,4 +51,6 @@ def together(taught: Sequence[Info]) -> Info:
     losses = np.mean([told["distill_loss"] for told in taught], 0)
     agreed: Info = {"agreed": True} if all(told.get("agreed") for told in taught) else {}
     agreement = {teacher: pair for told in taught for teacher, pair in told["agreement"].items()}
+    judged = [told["guard"] for told in taught if "guard" in told]
+    agreed |= {"guard": judged} if judged else {}
     return agreed | {"distill_loss": [float(loss) for loss in losses], "agreement": agreement}

@@ -72,7 +72,9 @@ def gradients_of(arm: Arm) -> list[dict[str, Any]]:
         if not infos:
             continue
         means = {what: mean(number(info.get(what)) for info in infos) for what in ("grad_norm", "dist_norm", "cosine", "alpha")}
-        rows.append({"pool": pool, "rounds": len(infos), "codistilled": sum(bool(info.get("codistilled")) for info in infos), **means})
+        refused = sum("guard" in info and not info.get("codistilled") for info in infos)
+        counts = {"codistilled": sum(bool(info.get("codistilled")) for info in infos), "refused": refused}
+        rows.append({"pool": pool, "rounds": len(infos), **counts, **means})
     return rows
 
 

@@ -81,13 +81,15 @@ def of_rounds(fed: Federation, method: Method, rounds: Iterable[Mapping[str, Inf
                 client_flops[name] += sum(other[name][what] * examples for what, examples in info["trained"].items()) * epochs
             client_flops[name] += forward[name] * info.get("predicted", 0) + training[name] * info.get("digested", 0)
             server_flops[name] += training[name] * info.get("server_digested", 0)
-        students = [name for name, info in pools.items() if info.get("codistilled")]
+        students = [name for name, info in pools.items() if info.get("codistilled") or "guard" in info]
         if not students or distill is None:
             continue
         for name in students:
             taken = pools[name].get("steps", distill.steps * method.lessons(fed, name))
             server_flops[name] += taken * distill.batch * training[name]
             steps[name] += taken
+            if judged := pools[name].get("guard"):
+                server_flops[name] += forward[name] * fed.judged() * (len(judged) if isinstance(judged, list) else 1)  # type: ignore[attr-defined]
         for name, many in method.speakers(fed, students, pools).items():  # a frozen model speaks once for all of its students
             server_flops[name] += many * distill.steps * distill.batch * forward[name]
     return {
@@ -123,8 +125,9 @@ def _expects(fed: Federation, method: Method, pool: Pool) -> Info:
 
 
 def _round(fed: Federation, method: Method, average: Mapping[str, Info], t: int) -> dict[str, Info]:
-    students = method.students(fed.names, t)
-    return {name: {**info, "codistilled": name in students and (method.asks or bool(fed.table[name]))} for name, info in average.items()}
+    students = {name for name in method.students(fed.names, t) if method.asks or fed.table[name]}
+    guarded = {name: {"guard": [None] * method.lessons(fed, name)} for name in students if hasattr(fed, "judged")}
+    return {name: {**info, "codistilled": name in students, **guarded.get(name, {})} for name, info in average.items()}
 
 
 def _others(fed: Federation, name: str) -> dict[str, float]:
