@@ -7,7 +7,10 @@ import gzip
 import numpy as np
 import pytest
 
+from fedcodist import settings
 from fedcodist.errors import DataError
+from fedcodist.objectives import OBJECTIVES
+from fedcodist.objectives.classify import Classify, Standard
 from fedcodist.readers import csv_table
 from fedcodist.tasks import Arrays
 
@@ -79,3 +82,25 @@ def test_labels_by_name_must_be_printable(tmp_path):
         Arrays(columns(tmp_path, x=np.ones((30, 2)), y=np.array(["a\n", "b"] * 15)), overlap="allow").load()
     with pytest.raises(DataError, match="got 1 different labels; allowed 2 to"):
         Arrays(columns(tmp_path, x=np.ones((30, 2)), y=np.array(["a"] * 30)), overlap="allow").load()
+
+
+def test_features_are_standardised_by_the_public_rows(tmp_path):
+    task = Arrays(csv(tmp_path), **NAMED, standardise=True).load()
+    inputs = np.asarray(task.objective.inputs(task.public.x))
+    assert np.allclose(inputs.mean(0), 0, atol=1e-5) and np.allclose(inputs.std(0), 1, atol=1e-5)
+    assert np.array_equal(np.asarray(task.objective.public_inputs(task.public.x, np.zeros(2, np.uint32))), inputs)
+    table = settings.plain(task.objective)
+    assert settings.read_kind(OBJECTIVES, table, "objective", []) == task.objective  # as a result, a file and a device have it
+    assert any("2 features are standardised" in note for note in task.notes)
+    assert settings.plain(Classify()) == {"kind": "classify", "images": None}  # so results without it keep their bytes
+    assert Standard.of(np.array([[3.0, 1.0], [3.0, 2.0]])) == Standard((3.0, 1.5), (1.0, 0.5))  # a constant is only centred
+    np.savez(tmp_path / "a.npz", x=np.zeros((30, 4, 4, 1), np.uint8), y=np.arange(30) % 2, client=np.arange(30) % 6)
+    with pytest.raises(DataError, match="standardise = true for images; allowed false"):
+        Arrays(str(tmp_path / "a.npz"), standardise=True, overlap="allow").load()
+
+
+def test_a_note_on_features_of_very_different_size(tmp_path):
+    wide = TEXT.replace("height,width", "height,width").splitlines()
+    text = "\n".join([wide[0], *(f"{line.rsplit(',', 1)[0]},{1000 + i}" for i, line in enumerate(wide[1:]))]) + "\n"
+    assert any("standardise = true brings them to one scale" in note for note in Arrays(csv(tmp_path, text), **NAMED).load().notes)
+    assert not any("standardise" in note for note in Arrays(csv(tmp_path), **NAMED).load().notes)

@@ -19,8 +19,9 @@ def test_a_config_for_a_csv_file(tmp_path, capsys, monkeypatch):
     csv(tmp_path, many)
     assert main(["init", "--data", "a.csv", "--out", "mine.toml"]) == 0
     said = capsys.readouterr().out
-    assert "rows of 2, 2 classes" in said and "labels from 0: aa, bb" in said and "next, fedcodist run mine.toml" in said
+    assert "2 numbers in a row, 2 classes" in said and "labels from 0: aa, bb" in said and "next, fedcodist run mine.toml" in said
     made = config.read("mine.toml")
+    assert made.task.standardise
     assert (made.task.y, made.task.client) == ("label", "user") and list(made.pools) == ["small", "large"]
     assert main(["init", "--data", "a.csv", "--out", "mine.toml"]) == 2  # nothing is written over
     assert main(["run", "mine.toml", "--set", "rounds=1", "--quiet", "--format", "csv"]) == 0

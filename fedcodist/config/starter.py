@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from fedcodist import settings
 from fedcodist.config import toml
@@ -12,6 +15,7 @@ from fedcodist.config.builder import assemble
 from fedcodist.config.reader import read
 from fedcodist.data.table import read_table
 from fedcodist.errors import ConfigError, data_error
+from fedcodist.objectives.classify import Classify
 from fedcodist.settings import Problem, nearest, show
 from fedcodist.storage import durable
 from fedcodist.task import Task
@@ -70,12 +74,23 @@ def _looked_at(path: str, given: Mapping[str, str]) -> tuple[Task, dict[str, Any
     task = settings.read_part(Arrays, {key: value for key, value in table.items() if key != "kind"}, "task", problems)
     if problems:
         raise ConfigError("\n".join(map(str, problems)))
-    return task.load(), table
+    assert task is not None
+    loaded = task.load()
+    if loaded.objective == Classify() and loaded.public.x.dtype != np.uint8 and not _is_scaled(loaded.public.x):
+        table["standardise"] = True
+        loaded = replace(task, standardise=True).load()
+    return loaded, table
+
+
+def _is_scaled(x: Any) -> bool:
+    """Whether numbers are already between 0 and 1, as bytes are after they were divided by 255."""
+    return bool(np.min(x) >= 0 and np.max(x) <= 1)
 
 
 def _facts(task: Task) -> str:
     row = " x ".join(map(str, task.spec.inputs))
-    return f"{len(task.clients)} clients, {len(task.public.x)} public rows without labels, rows of {row}, {task.classes} classes"
+    parts = f"{len(task.public.x):,} public rows, {len(task.held_out.x):,} held-out rows and {len(task.test.x):,} test rows"
+    return f"{len(task.clients):,} clients to train on, {parts}; {row} numbers in a row, {task.classes} classes"
 
 
 def _text(task: Task, table: Mapping[str, Any]) -> str:
@@ -89,24 +104,24 @@ def _text(task: Task, table: Mapping[str, Any]) -> str:
     some = max(1, clients // 3)
     settings_of = "\n".join(f"{key:<9} = {toml.inline(value)}" for key, value in table.items())
     return f"""# {_facts(task)}.
-# fedcodist run THIS --twin --seeds 0,1,2     train it, and plain FedAvg beside it
+# fedcodist run THIS --twin --seeds 0,1,2     train it, and plain FedAvg for comparison
 rounds    = 50
 seeds     = [0]
 
 [task]
 {settings_of}
-# public   = 0.3      # shares of the clients whose rows become public data, held-out data and the test
+# public   = 0.3      # shares of the clients whose rows become public, held-out and test data
 # held_out = 0.1
 # test     = 0.1
 # flip     = true     # for images: augmentation is off unless it is asked for; also mixup_beta = 2.0, public_flips = true, size = 24
 
 [pools.small]         # the small model, trained on every client
 model     = {small}
-cohort    = {min(10, clients)}          # clients of a round
+cohort    = {min(10, clients)}          # clients in a round
 work      = {{ kind = "local_sgd", lr = 0.05, epochs = 1, batch = 20 }}
 server    = {{ kind = "adam", lr = 0.01 }}
 
-[pools.large]         # the large one, on the few clients that can carry it
+[pools.large]         # the large model, trained on the few clients that can carry it
 like      = "small"
 model     = {large}   # or your own: {{ function = "nets:build", width = 64 }}
 clients   = {{ take = {some} }}
@@ -114,30 +129,30 @@ cohort    = {min(10, some)}
 
 [method]              # merged | periodic | fedavg | feddf: fedcodist list methods
 kind      = "merged"
-alpha     = 0.7       # how much of each step comes from the clients; the rest from the other model
+alpha     = 0.7       # the clients' share of each step; the rest comes from the other model
 distill   = {{ steps = 16, batch = {max(1, min(64, len(task.public.x)))} }}
 """
 
 
-STARTER = """# A config to start from: made data of four classes. With a file of your own: fedcodist init --data FILE
-# fedcodist run THIS --twin --seeds 0,1,2     train it, and plain FedAvg beside it
+STARTER = """# A config to start from, with generated data of four classes. For a file of your own: fedcodist init --data FILE
+# fedcodist run THIS --twin --seeds 0,1,2     train it, and plain FedAvg for comparison
 rounds    = 20
 seeds     = [0]
-task      = { kind = "toy" }    # what there is: fedcodist list tasks
+task      = { kind = "toy" }    # fedcodist list tasks shows all tasks
 
 [pools.small]         # the small model, trained on every client
 model     = { kind = "mlp", hidden = [8] }
-cohort    = 5         # clients of a round
+cohort    = 5         # clients in a round
 work      = { kind = "local_sgd", lr = 0.05, epochs = 1, batch = 20 }
 server    = { kind = "adam", lr = 0.02 }
 
-[pools.large]         # the large one, on the few clients that can carry it
+[pools.large]         # the large model, trained on the few clients that can carry it
 like      = "small"
 model     = { kind = "mlp", hidden = [64] }   # or your own: { function = "nets:build", width = 64 }
 clients   = { take = 5 }
 
 [method]              # merged | periodic | fedavg | feddf: fedcodist list methods
 kind      = "merged"
-alpha     = 0.7       # how much of each step comes from the clients; the rest from the other model
+alpha     = 0.7       # the clients' share of each step; the rest comes from the other model
 distill   = { steps = 8, batch = 32 }
 """

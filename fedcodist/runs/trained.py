@@ -172,6 +172,8 @@ def card(model: Trained) -> dict[str, Any]:
 
 def _preprocessing(images: Any, spec: Spec) -> str:
     if images is None:
+        if getattr(spec.objective, "standard", None) is not None:
+            return "each feature minus its mean, over its standard deviation (objective.standard), as float32"
         return "none: rows are the inputs, as float32" if isinstance(spec.objective, Classify) else "none: rows are token ids"
     how = {"image": "each image minus its mean, over its standard deviation (at least 1/sqrt(numbers))"}
     scaled = how.get(images.scale, f"the scale {images.scale} of fedcodist.objectives.images")

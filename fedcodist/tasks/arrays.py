@@ -26,7 +26,7 @@ from fedcodist.data.splits import check_shares, divide
 from fedcodist.data.store import META, locate
 from fedcodist.data.table import Table, call_for_table, read_table
 from fedcodist.errors import data_error
-from fedcodist.objectives.classify import Classify
+from fedcodist.objectives.classify import Classify, Standard
 from fedcodist.objectives.images import Images
 from fedcodist.readers import files
 from fedcodist.settings import Problem, SettingError, check, nearest, setting, show
@@ -57,6 +57,8 @@ class Arrays:
     test: float = setting(0.1, gt=0, lt=1)  # share of the clients whose rows become the test
     classes: int | None = setting(None, ge=2, le=checks.MOST_CLASSES)  # how many classes; the largest label + 1 if not given
     images: bool | None = None  # whether x are images; bytes with four axes are, if not given
+    # whether each feature is standardised by its mean and standard deviation in the public rows; for numbers, not for images
+    standardise: bool = setting(False, silent=True)
     size: int | None = setting(None, ge=1)  # height and width of the crop that a model sees; the whole image if not given
     pad: int = setting(0, ge=0, le=1_000)  # zero pixels added on every side before cropping
     flip: bool = False  # whether training images are flipped left to right at random
@@ -123,9 +125,16 @@ class Arrays:
         images = self._images(where["x"], x)
         if images is not None and (on := self._augmentation(images, x)):
             notes.append(f"augmentation is on: {', '.join(on)}")
+        if self.standardise and images is not None:
+            raise data_error(where["x"], "standardise = true for images", "false: each image is standardised by itself")
+        standard = Standard.of(public_x) if self.standardise else None
+        if standard is not None:
+            notes.append(f"{where['x']}: {len(standard.means)} features are standardised by their means and deviations in the public rows")
+        elif images is None and _uneven(public_x):
+            notes.append(f"{where['x']}: features differ a hundredfold in size; standardise = true brings them to one scale")
         return Task(
             name=self.kind,
-            objective=Classify(images),
+            objective=Classify(images, standard),
             clients=clients,
             public=Examples(public_x),
             held_out=_split(x, y, client, domain, rows["held_out"]),
@@ -276,6 +285,13 @@ def _note_large(sizes: Mapping[str, int], notes: list[str]) -> None:
     name, largest = max(sizes.items(), key=lambda item: item[1])
     if largest > LARGE * np.median(list(sizes.values())):
         notes.append(f"client {show(name)[1:-1]} has {largest} of {sum(sizes.values())} training examples")
+
+
+def _uneven(x: np.ndarray) -> bool:
+    """Whether some feature is a hundred times as large as another, or all are large: SGD hardly learns from such rows."""
+    sizes = np.abs(x.reshape(-1, x.shape[-1])).mean(0, dtype=np.float64)
+    sizes = sizes[sizes > 0]
+    return len(sizes) > 0 and (sizes.max() > 100 * sizes.min() or sizes.max() > 50)
 
 
 def _split(x: np.ndarray, y: np.ndarray, client: np.ndarray, domain: Any, rows: np.ndarray) -> Split:
