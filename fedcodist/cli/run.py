@@ -57,7 +57,8 @@ def demo(args: argparse.Namespace) -> int:
 
 def _train(args: argparse.Namespace, arms: list[Any], opening: str = "") -> int:
     arguments.prepare_jax()
-    from fedcodist.reports import planned, progress, running, tensorboard
+    from fedcodist.reports import planned, running, tensorboard
+    from fedcodist.reports.screen import Screen
     from fedcodist.runs import batch
 
     if args.tensorboard:
@@ -71,7 +72,7 @@ def _train(args: argparse.Namespace, arms: list[Any], opening: str = "") -> int:
     if args.tensorboard:
         how["wrap"] = tensorboard.track
     long = planned.ahead(arms, seeds, root)
-    with progress.Screen(args.quiet) as screen:
+    with Screen(args.quiet) as screen:
         if opening:
             screen.say(opening)
         for text in task.notes:
@@ -85,6 +86,7 @@ def _train(args: argparse.Namespace, arms: list[Any], opening: str = "") -> int:
 
 def _print(args: argparse.Namespace, arms: list[Any], recorded: list[Any], place: Path) -> None:
     from fedcodist.reports import compare, report, tables, verdicts
+    from fedcodist.reports.screen import wrapped
 
     rows = compare.results(recorded)
     if rows or args.format != "table":
@@ -94,7 +96,7 @@ def _print(args: argparse.Namespace, arms: list[Any], recorded: list[Any], place
     if own := compare.personal(recorded):
         print("", tables.render(compare.display_personal(own), title="each client's own test split, mean over clients"), sep="\n")
     if len(arms) > 1:
-        print("", *verdicts.verdicts(recorded), sep="\n")
+        print("", *map(wrapped, verdicts.verdicts(recorded)), sep="\n")
     print(f"\nreport: {report.write_below(place)}")
     if not report.available():
         print(f"The report has no plots: pip install 'fedcodist[plots]', then fedcodist report {place}")

@@ -7,15 +7,12 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
 from fedcodist.config import Config
 from fedcodist.reports.units import percent, remaining
 from fedcodist.runs import clock
-from fedcodist.runs.session import Event
 
-MARKS = 24  # width of the strip of codistillation marks
 EVERY_SECONDS = 10  # between two lines of `counting` when stderr is no terminal
 SEEN = 0.05  # of a run must be over before its own pace counts
 T = TypeVar("T")
@@ -84,57 +81,6 @@ class TimeLeft:
             self._first, self._began = t, time.monotonic()  # the first round may compile, which is no pace
         first, left, took = self._left[self._first - self._from], self._left[t - self._from], time.monotonic() - self._began
         return left * (took / (first - left) if first > left and took > SEEN * first else 1.0)
-
-
-class Screen(Live):
-    """Draws the events of runs: rounds, time left, each pool's held-out accuracy, codistillation marks."""
-
-    def __init__(self, quiet: bool = False):
-        super().__init__(quiet, ("accuracy", "marks"))
-        self._bars: dict[Path, Any] = {}
-        self._marks: dict[Path, list[bool]] = {}
-        self._left: dict[Path, TimeLeft] = {}
-
-    def show(self, event: Event) -> None:
-        """Draw one event."""
-        for note in event.notes:
-            self.say(f"note: {note}")
-        if event.kind == "skipped":
-            self.say(f"already finished: {event.path}")
-            return
-        if self.progress is None:
-            return
-        if event.path not in self._bars:
-            title = f"{event.config.method.kind} seed {event.seed}"
-            self._bars[event.path] = self.progress.add_task(
-                f"{title:18}", total=event.config.rounds, completed=event.t, accuracy="", marks=""
-            )
-            self._marks[event.path] = [False] * MARKS
-            self._left[event.path] = TimeLeft(event.config, event.t)
-        update: dict[str, Any] = {"completed": event.t, "left": self._left[event.path].after(event.t)}
-        if event.held_out:
-            update["accuracy"] = "  ".join(f"{pool} {percent(domains['all']['accuracy'])}" for pool, domains in event.held_out.items())
-        elif event.personal:
-            means = ((pool, domains["all"]["personal_accuracy"]) for pool, domains in event.personal.items())
-            update["accuracy"] = "  ".join(f"{pool} {percent(mean)} own" for pool, mean in means)
-        if event.codistilled:
-            place = min(MARKS - 1, (event.t - 1) * MARKS // event.config.rounds)
-            self._marks[event.path][place] = True
-            update["marks"] = "".join("*" if mark else "." for mark in self._marks[event.path])
-        self.progress.update(self._bars[event.path], **update)
-
-    def follow(self, events: Generator[Event, None, None], runs: int = 1) -> list[Path]:
-        """Draw all events of so many runs; returns where those are that are over. Without bars there is a line a run, or there would be
-        minutes of silence."""
-        over = []
-        with closing(events):  # an interrupted run saves its last round before anything else happens
-            for event in events:
-                self.show(event)
-                if event.kind in ("finished", "skipped"):
-                    over.append(event.path)
-                    if not self.live and runs > 1:
-                        self.say(f"{len(over)} of {runs} runs are over: {event.config.method.kind} seed {event.seed}")
-        return over
 
 
 class StudyScreen(Live):

@@ -12,7 +12,8 @@ from fedcodist import runs, settings
 from fedcodist.config import Config
 from fedcodist.config.builder import assigned
 from fedcodist.errors import ConfigError, Interrupted
-from fedcodist.reports import compare, progress, report, tables, verdicts
+from fedcodist.reports import compare, report, tables, verdicts
+from fedcodist.reports.screen import Screen
 from fedcodist.runs import batch
 from fedcodist.runs.recorded import Recorded
 from fedcodist.runs.trained import OpenRun, open_run
@@ -58,9 +59,9 @@ def arms(base: Config, twin: bool) -> list[Config]:
     return [other, base] if twin and other != base else [base]
 
 
-def train(these: Sequence[Config], root: Path, seeds: Sequence[int], screen: progress.Screen, task: Task, **how: Any) -> list[Recorded]:
+def train(these: Sequence[Config], root: Path, seeds: Sequence[int], screen: Screen, task: Task, **how: Any) -> list[Recorded]:
     """Train every arm with every seed, drawn on the screen, and read the runs back."""
-    paths = screen.follow(batch.perform(these, task, seeds, root, **how), runs=len(seeds) * len(these))
+    paths = screen.follow(batch.perform(these, task, seeds, root, **how), [arm for _ in seeds for arm in these])
     return [runs.read(path) for path in paths]
 
 
@@ -92,7 +93,7 @@ def run(
         raise ConfigError("\n".join(said))
     how = {"clamp": clamp, "strict": strict, "restart": restart, "profile": profile}
     try:
-        with progress.Screen(quiet) as screen:
+        with Screen(quiet) as screen:
             found = train(arms(base, twin), root, chosen, screen, task or base.task.load(), **how)
     except Interrupted:
         raise KeyboardInterrupt from None  # as Python has it; every completed round is saved

@@ -21,7 +21,7 @@ from fedcodist import config, runs
 from fedcodist.config import Config
 from fedcodist.reports import units
 from fedcodist.reports.arms import is_finished, number, rounds_done
-from fedcodist.reports.progress import Screen
+from fedcodist.reports.screen import Screen
 from fedcodist.reproduce import stores
 from fedcodist.reproduce.cells import Cell
 from fedcodist.rule import Diverged
