@@ -14,7 +14,8 @@ from fedcodist.cli.arguments import Once, Parser, parse_seeds
 EXAMPLE = "fedcodist reproduce table1 --budget smoke"
 HELP = (
     "Run the experiments of a table or figure of the paper, and write the paper's numbers beside ours, with intervals and a verdict on "
-    "each claim; or (studies) those that go beyond the paper. The same command again resumes what is unfinished and skips what is done."
+    "each claim; or those that go beyond the paper (studies), and other systems beside codistillation (rivals). The same command again "
+    "resumes what is unfinished and skips what is done."
 )
 BUDGETS = ("smoke", "small", "paper")
 

@@ -51,6 +51,7 @@ class Cell:
     tuned: bool = False
     paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # {pool: {domain: percent}}
     studies: Mapping[str, str] = field(default_factory=dict)  # {study that it is a row of: the cell that it is compared with there}
+    rival: Mapping[str, Any] = field(default_factory=dict)  # of the comparison with other systems: what stands beside its numbers
 
     @property
     def name(self) -> str:

@@ -28,7 +28,7 @@ from fedcodist.reproduce import paper
 
 HERE = " at this budget"
 REPRODUCED, NOT, OPEN = "reproduced", f"not reproduced{HERE}", f"not decidable{HERE}"
-SPEAKS_OF = {"table1": ("i", "ii", "iii"), "table2": ("iv",), "figure3": ("iv", "v"), "figure4": ("vi",), "studies": ()}
+SPEAKS_OF = {"table1": ("i", "ii", "iii"), "table2": ("iv",), "figure3": ("iv", "v"), "figure4": ("vi",), "studies": (), "rivals": ()}
 SAID = (
     "A gain is reproduced if its 95 % interval lies above zero. This concerns the direction of the gain only; where the paper's gain is "
     "above the whole interval, the table says so. A gain is not reproduced if its interval does not lie above zero and ends below the "

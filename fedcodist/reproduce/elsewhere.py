@@ -15,7 +15,7 @@ from fedcodist.errors import data_error
 from fedcodist.reproduce import claims, results
 
 Result = dict[str, Any]
-AS_HERE = ("wanted", "studies")  # of a cell that is kept: what it is to be, not what it was
+AS_HERE = ("wanted", "studies", "rival")  # of a cell that is kept: what it is to be, not what it was
 
 
 def join(here: Result, known: Result) -> Result:

@@ -15,7 +15,7 @@ from fedcodist.reports import drawing, statistics
 from fedcodist.reports.arms import dig
 from fedcodist.reports.arms import label as label_of
 from fedcodist.reports.drawing import COLOURS, GRID, INK, MUTED, STYLES, TWIN_COLOUR
-from fedcodist.reproduce import claims, paper
+from fedcodist.reproduce import claims, paper, rival_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,6 +32,8 @@ def names(result: Mapping[str, Any]) -> list[str]:
     stem, told = f"{result['table']}-{result['budget']}", [cell for cell in result["cells"] if cell["seeds"]]
     if result["table"] == "figure4":
         return [stem] if any(cell["public"] for cell in told) else []
+    if result["table"] == "rivals":
+        return [stem] if rival_figure.points(result) else []
     having = [name for name in result["families"] if any(_shown(result["table"], cell) for cell in told if cell["family"] == name)]
     return [f"{stem}-{name}" for name in having] if result["table"] in ("table1", "figure3") else []
 
@@ -47,9 +49,8 @@ def draw(result: Mapping[str, Any], out: Path) -> list[Path]:
         out.mkdir(parents=True, exist_ok=True)
         for name in names(result):
             family = name.rpartition("-")[2]  # where a figure is of one
-            figure = (
-                sizes(result) if result["table"] == "figure4" else {"table1": gains, "figure3": curves}[result["table"]](result, family)
-            )
+            whole = {"figure4": sizes, "rivals": rival_figure.pareto}.get(result["table"])
+            figure = whole(result) if whole else {"table1": gains, "figure3": curves}[result["table"]](result, family)
             drawing.save(figure, out / name)
             made.append(out / f"{name}.svg")
     return made

@@ -101,7 +101,7 @@ def _tables(found: Sequence[Result], beside: str) -> Iterator[list[str]]:
     """Each table and figure of the paper, at the largest budget that has runs of it."""
     done = set()
     for table in paper.TABLES:
-        if table == "studies":
+        if table in ("studies", "rivals"):
             continue
         for r in (r for r in found if r["table"] == table):
             for family in r["families"]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcodist.errors import data_error
-from fedcodist.reproduce import claims, clocks, figures, front, paper, results, sections, study_sections
+from fedcodist.reproduce import claims, clocks, figures, front, paper, results, rival_sections, sections, study_sections
 from fedcodist.reproduce.budgets import BUDGETS
 from fedcodist.settings import nearest
 
@@ -28,6 +28,7 @@ TITLES = {
     "figure3": "Figure 3: pools of different domains, round by round",
     "figure4": "Figure 4: how much public data is enough",
     "studies": "Studies that go beyond the paper",
+    "rivals": "Other systems beside codistillation",
 }
 INTRO = """# All results
 
@@ -93,6 +94,8 @@ def section(r: Result, beside: str = f"{FOLDER}/", drawn: bool = True) -> str:
     if r["table"] == "studies":
         return "\n".join([*parts, *(study_sections.study(r, name) for name in study_sections.shown(r))])
     pictures = figures.names(r) if drawn else []
+    if r["table"] == "rivals":
+        return "\n".join([*parts, rival_sections.section(r), *(f"![{TITLES[r['table']]}]({beside}{p}.svg)\n" for p in pictures)])
     for name, family in r["families"].items():
         if len(r["families"]) > 1 or r["table"] == "table1":
             parts.append(f"### {family['data'].partition(',')[0]}\n")
@@ -131,6 +134,9 @@ def blocks(found: Sequence[Result]) -> dict[str, Callable[[], str]]:
     for r in found:
         stem = f"{r['table']}-{r['budget']}"
         made[stem] = lambda r=r: section(r, drawn=False)
+        if r["table"] == "rivals":
+            made |= {f"{stem}/{name}": lambda of=of: of for name, of in rival_sections.tables_of(r).items()}
+            continue
         if r["table"] == "studies":
             made |= {f"{stem}/{name}": lambda r=r, name=name: study_sections.table(r, name) for name in study_sections.shown(r)}
             continue

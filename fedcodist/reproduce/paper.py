@@ -12,7 +12,7 @@ from typing import NamedTuple
 Pair = tuple[float, float]  # small, large
 POOLS = ("small", "large")
 METHODS = ("fedavg", "periodic", "merged")  # the rows of its tables
-TABLES = ("table1", "table2", "figure3", "figure4", "studies")  # what `reproduce` makes; the studies are not the paper's
+TABLES = ("table1", "table2", "figure3", "figure4", "studies", "rivals")  # what `reproduce` makes; the last two are not the paper's
 
 ROUNDS, PERIOD, PERIODIC_STEPS, MERGED_STEPS = 1_500, 200, 200, 32
 IMAGES_DATA, LANGUAGE_DATA = "CIFAR-100", "Stack Overflow"

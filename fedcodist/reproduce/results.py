@@ -20,7 +20,7 @@ from fedcodist.config import plain
 from fedcodist.errors import data_error
 from fedcodist.reports import curves, statistics
 from fedcodist.reports.arms import COSTS, by_seed, cost_of, dig, domains_of, number, pools_of, rounds_done, seed_of
-from fedcodist.reproduce import clocks, paper, studies
+from fedcodist.reproduce import clocks, paper, rivals, studies
 from fedcodist.reproduce.budgets import BUDGETS
 from fedcodist.reproduce.cells import Cell
 from fedcodist.reproduce.running import run_directory, run_key
@@ -80,7 +80,7 @@ def _finished(cell: Cell, root: Path) -> list[Any]:
     """All finished runs of a cell, by seed, also of seeds that an earlier command asked for."""
     recorded = [runs.read(path) for path in runs.find(run_directory(cell, 0, root).parent, depth=1)]
     done = by_seed(recorded)
-    return [done[seed] for seed in sorted(seed for seed in done if isinstance(seed, int))]
+    return [rivals.seen(done[seed], cell) for seed in sorted(seed for seed in done if isinstance(seed, int))]
 
 
 def _diverged(cell: Cell, finished: Sequence[Any], failed: Mapping[str, str]) -> dict[str, str]:
@@ -146,6 +146,9 @@ def _cell(table: str, cell: Cell, mine: Sequence[Any], twin: Sequence[Any]) -> R
         found["ensemble"] = ensemble
     if took := clocks.taken(mine):
         found["clock"] = took
+    if cell.rival:
+        found["rival"] = dict(cell.rival)
+        found["accuracy"] = {pool: told for pool, told in accuracy.items() if told}  # without widths that stand for no pool
     if table == "studies":
         found["studies"] = dict(cell.studies)
         found["distilled"] = len({t for pool in pools for t in curves.codistilled(mine, pool)})  # rounds

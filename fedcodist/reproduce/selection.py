@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from typing import Any
 
 from fedcodist.errors import ConfigError
-from fedcodist.reproduce import paper, studies
+from fedcodist.reproduce import paper, rivals, studies
 from fedcodist.reproduce.budgets import BUDGETS
 from fedcodist.reproduce.cells import Cell, figure_4, table_1, table_2
 from fedcodist.settings import nearest
@@ -19,8 +20,9 @@ def cells(table: str, budget: str) -> list[Cell]:
         raise ConfigError(f"--budget: got {budget}; allowed {' | '.join(BUDGETS)}")
     if table not in paper.TABLES:
         raise ConfigError(f"reproduce: got {table}; allowed {' | '.join(paper.TABLES)}")
-    made = {"table1": table_1, "table2": table_2, "figure3": table_2, "figure4": figure_4, "studies": studies.all_cells}[table]
-    return list(made(BUDGETS[budget]))
+    made: dict[str, Any] = {"table1": table_1, "table2": table_2, "figure3": table_2, "figure4": figure_4, "studies": studies.all_cells}
+    made |= {"rivals": rivals.all_cells}
+    return list(made[table](BUDGETS[budget]))
 
 
 def choose(every: Sequence[Cell], patterns: Sequence[str], seeds: Sequence[int] | None = None) -> list[Cell]:
@@ -43,7 +45,9 @@ def choose(every: Sequence[Cell], patterns: Sequence[str], seeds: Sequence[int] 
     known: set[str] = set()
     while chosen != known:  # what comes along has a twin too
         known = set(chosen)
-        chosen |= {other for cell in every if cell.id in known for other in (cell.twin, *cell.studies.values())}
+        chosen |= {
+            other for cell in every if cell.id in known for other in (cell.twin, *cell.studies.values(), *cell.rival.get("alone", ()))
+        }
     return [cell for cell in every if cell.id in chosen]
 
 
