@@ -33,6 +33,7 @@ from fedcodist.methods.validation import Validation
 from fedcodist.models import subclass
 from fedcodist.pool import Learns, Teaches
 from fedcodist.rules.carriers import Carriers, Width
+from fedcodist.rules.fedftg import read_over
 from fedcodist.settings import plain
 from fedcodist.techniques import LOSSES
 
@@ -52,6 +53,7 @@ READ_AS: dict[Any, str] = {
     subclass.read_network: "[model](#models)",
     losses.read: '[loss](#losses), or "module:function"',
     schema.read_model: '[model](#models), or `{ function = "module:function" }`',
+    read_over: "`average`, `scaffold` or `fedmid`, or a table of one of these [rules](#rules)",
     read_partition: "[partition](#partitions)",
 }
 SECTIONS: dict[str, Mapping[str, Any]] = {  # {heading: {kind: class}}

@@ -107,5 +107,5 @@ class Config:
     evaluate_every: int = setting(0, ge=0)  # rounds between evaluations on held_out; 0: twenty in a run
     # also evaluate so many rounds after each periodic codistillation, and the round before it
     evaluate_after: tuple[int, ...] = setting((), ge=1)
-    checkpoint_every: int = setting(10, ge=1)  # rounds between checkpoints
+    checkpoint_every: int = setting(10, ge=1)  # rounds between checkpoints; long ones are written less often
     keep: int = setting(3, ge=1)  # how many checkpoints are kept

@@ -80,7 +80,7 @@ def of_rounds(fed: Federation, method: Method, rounds: Iterable[Mapping[str, Inf
             else:
                 client_flops[name] += sum(other[name][what] * examples for what, examples in info["trained"].items()) * epochs
             client_flops[name] += forward[name] * info.get("predicted", 0) + training[name] * info.get("digested", 0)
-            server_flops[name] += training[name] * info.get("server_digested", 0)
+            server_flops[name] += forward[name] * info.get("server_predicted", 0) + training[name] * info.get("server_digested", 0)
         students = [name for name, info in pools.items() if info.get("codistilled") or "guard" in info]
         if not students or distill is None:
             continue

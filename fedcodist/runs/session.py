@@ -35,6 +35,7 @@ from fedcodist.types import Engine
 
 ACCOUNT = "privacy.jsonl"  # every release, written before it
 QUANTILES = "client_quantiles"  # of the clients' accuracies: beside the metrics, which are single numbers
+COSTLY, SPARING = 1.0, 10  # a checkpoint of more seconds waits until training has taken so many times as long
 AFTER = ("evaluate", "journal", "checkpoint")  # what comes after the seconds of a round
 
 
@@ -140,6 +141,7 @@ def perform(
         notes = (*run.notes, *_accounted(fed.engine, path))
         yield Event("started", path, config, seed, done, notes=notes)
         committed, held_out, evaluation = done, None, None
+        saving, saved = 0.0, clock.now()
         infos = [row["pools"] for row in runs.read(path).rounds] if done else []
         try:
             for step, span in _timed(train(experiment, jax.tree.map(jax.numpy.asarray, state), after=done)):
@@ -160,10 +162,11 @@ def perform(
                     with timed("journal"):
                         run.record(row)
                     done, state = step.t, step.state
-                    if done % config.checkpoint_every == 0 or done == config.rounds:
+                    if done == config.rounds or (done % config.checkpoint_every == 0 and pays(saving, clock.since(saved)[0])):
                         with timed("checkpoint"), watched.part(clock.CHECKPOINT):
                             run.commit(done, state, final=done == config.rounds)
-                        took["checkpoint_seconds"] = watched.last(clock.CHECKPOINT)
+                        took["checkpoint_seconds"] = saving = watched.last(clock.CHECKPOINT)
+                        saved = clock.now()
                         committed = done
                     spans = profiler.take() if profiler else {}
                     told = {"spent": whole(spans, span[0] + sum(spans.get(name, 0.0) for name in AFTER))} if profiler else {}
@@ -190,6 +193,16 @@ def perform(
         if done - first >= clock.ENOUGH and engine is None and not profile:  # else it is no time of these programs alone
             clock.remember(config, watched.times())
         yield Event("finished", path, config, seed, config.rounds, result=result)
+
+
+def pays(saving: float, since: float) -> bool:
+    """Whether another checkpoint pays, if the last one took so many seconds and training has gone on for so many since: large ones, such as
+    those with the state of many clients, are written less often.
+
+    >>> pays(0.9, since=0.1), pays(2.0, since=19.0), pays(2.0, since=20.0)
+    (True, False, True)
+    """
+    return saving <= COSTLY or since >= SPARING * saving
 
 
 def _result(experiment: Experiment, state: Any, infos: list[Any], held_out: Any, digest: str) -> dict[str, Any]:
