@@ -29,8 +29,9 @@ long: $(VENV)/.dev
 	$(BIN)/python -m pytest -m long
 
 # The engine `ray` on a cluster of this machine, in a network namespace of its own; Ray is a large install, and not among the tools.
+# `make test-ray PUBLISH=1` keeps the figures in docs/measured/ray.json.
 test-ray: $(VENV)/.ray
-	$(BIN)/python -m pytest -m ray -n 0 -s tests/test_ray.py
+	FEDCODIST_PUBLISH=$(PUBLISH) $(BIN)/python -m pytest -m ray -n 0 -s tests/test_ray.py
 
 # What 1,000, 10,000 and 100,000 clients of a store take: peak memory and seconds, each in a process of its own.
 # `make scale SCALE=--publish` keeps it in docs/measured, from where docs/scale.md has it.

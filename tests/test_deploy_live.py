@@ -47,7 +47,7 @@ distill = { steps = 4, batch = 20 }
 """
 NAMES = [f"client-{k:03}" for k in (0, 1, 2, 3, 4, 5)]
 HIGH = NAMES[:2]
-WARDROBES = [f"client-{k:03}" for k in (0, 1, 2, 3, 4, 8)]  # clients of the embedded images
+FEDERATED = [f"client-{k:03}" for k in (0, 1, 2, 3, 4, 8)]  # clients of the embedded images
 IMAGES = f"""
 rounds = 3
 seeds = [0]
@@ -58,7 +58,7 @@ keep = 1000
 
 [pools.small]
 model   = {{ kind = "cnn", filters = [8, 16, 16], dense = [32, 64] }}
-clients = {{ ids = {WARDROBES} }}
+clients = {{ ids = {FEDERATED} }}
 cohort  = 6
 work    = {{ kind = "local_sgd", lr = 0.05, epochs = 1, batch = 10 }}
 server  = {{ kind = "adam", lr = 0.01 }}
@@ -95,13 +95,13 @@ def test_a_federation_on_loopback_ends_with_the_bits_of_the_simulation(tmp_path)
 @pytest.mark.parametrize("method", ["merged", "periodic"])
 def test_images_end_with_the_bits_of_the_simulation_and_no_large_tensor_reaches_a_small_device(tmp_path, method):
     text = IMAGES.replace("METHOD", {"merged": MERGED, "periodic": PERIODIC}[method])
-    with Live(tmp_path, text, WARDROBES, HIGH) as live:
+    with Live(tmp_path, text, FEDERATED, HIGH) as live:
         _no_way_in(live)
         live.enter_devices()
         live.finish()
         seconds = live.seconds()
     same = tensors(live.run) == tensors(simulated(tmp_path))
-    low, high = live.seen([name for name in WARDROBES if name not in HIGH]), live.seen(HIGH)
+    low, high = live.seen([name for name in FEDERATED if name not in HIGH]), live.seen(HIGH)
     large = {digest for row in high for pool, _, digest, plain in row["arrays"] if pool == "large" and not plain}
     told = [array for row in low for array in row["arrays"]]
     tainted = [array for array in told if array[2] in large or array[0] != "small"]
@@ -127,16 +127,16 @@ def test_images_end_with_the_bits_of_the_simulation_and_no_large_tensor_reaches_
 @pytest.mark.long
 def test_offenders_are_dropped_and_the_models_are_those_without_them(tmp_path):
     text = IMAGES.replace("METHOD", MERGED).replace("rounds = 3", "rounds = 4")
-    one, other = WARDROBES[-2:]
+    one, other = FEDERATED[-2:]
     spoil = {
         one: {"1": "NaN", "2": "1e30", "3": "weight -5", "4": "extra"},
         other: {"1": "shape", "2": "weight 1e12", "3": "float64", "4": "silent"},
     }
-    with Live(tmp_path, text, WARDROBES, HIGH, "deadline_seconds = 150\nstrikes = 100\n", spoil) as live:
+    with Live(tmp_path, text, FEDERATED, HIGH, "deadline_seconds = 150\nstrikes = 100\n", spoil) as live:
         live.enter_devices()
         live.finish()
         seconds = live.seconds()
-    honest = [name for name in WARDROBES if name not in spoil]
+    honest = [name for name in FEDERATED if name not in spoil]
     ids = str(honest).replace("'", '"')
     same = tensors(live.run) == tensors(simulated(tmp_path, f"pools.small.clients={{ ids = {ids} }}", "pools.small.cohort=4"))
     reasons = [row["small"]["reasons"] for row in rounds(live.run)]

@@ -5,6 +5,7 @@ The cluster is in a network namespace of its own, with an outside interface and 
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import shutil
@@ -22,6 +23,7 @@ from fedcodist.config.builder import Elsewhere
 from fedcodist.engines import ray as engine
 from fedcodist.engines.ray import Placed, Ray
 from fedcodist.errors import ConfigError, DataError
+from fedcodist.runs.environment import fingerprint
 from fedcodist.settings import SettingError, read_part
 
 ROOT = Path(__file__).parent.parent
@@ -99,7 +101,7 @@ def found():
     if not (unshare and ip) or subprocess.run([*command, "true"], capture_output=True).returncode:
         pytest.skip("no network namespaces here")
     path = os.pathsep.join([os.environ.get("PATH", ""), "/sbin", "/usr/sbin"])
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": f"{ROOT / 'tests'}{os.pathsep}{ROOT}"}
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "tests", ROOT / "tests/cluster", ROOT)))}
     done = subprocess.run(
         [*command, sys.executable, "-W", "ignore", str(ROOT / "tests/cluster/checks.py")],
         capture_output=True,
@@ -109,7 +111,13 @@ def found():
     )
     assert done.returncode == 0, done.stderr[-4000:]
     print(done.stdout)
-    return {name: value for line in done.stdout.splitlines() if line.startswith("{") for name, value in json.loads(line).items()}
+    told = {name: value for line in done.stdout.splitlines() if line.startswith("{") for name, value in json.loads(line).items()}
+    if os.environ.get("FEDCODIST_PUBLISH"):
+        on = {key: value for key, value in fingerprint().items() if key in ("python", "jax", "cpu", "cores", "fedcodist")}
+        kept = {name: told[name] for name in ("identical", "lost", "memory", "overhead", "trials", "cells", "address")}
+        table = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "on": on, **kept}
+        (ROOT / "docs/measured/ray.json").write_text(json.dumps(table, indent=1) + "\n", "utf-8")
+    return told
 
 
 @pytest.mark.ray
@@ -133,6 +141,16 @@ class TestCluster:
 
     def test_actors_compile_nothing_after_the_first_rounds(self, found):
         assert found["compiled"] == 0
+
+    def test_a_round_takes_hardly_longer_than_without_it(self, found):
+        assert found["overhead"]["same"] and found["overhead"]["cpu"] < 1.1, found["overhead"]
+
+    def test_trials_and_cells_are_those_of_this_process(self, found):
+        assert found["trials"] == {"trials": 4, "same": True}
+        assert found["cells"] == {"runs": 3, "failed": [], "files": 6, "same": True}
+
+    def test_a_cluster_that_is_there_is_used_by_its_address_and_left_there(self, found):
+        assert found["address"] == {"same": True, "again": True}
 
     def test_memory_is_flat(self, found):
         first, last = found["memory"]["after"]

@@ -380,6 +380,7 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "highlights": highlights,
     "privacy": places.privacy,
     "deploy": places.deploy,
+    "ray": places.ray,
 }
 BLOCKS["floors"] = lambda _: architecture.picture()
 MARK = re.compile(r"(?P<begin><!-- (?P<name>\w+): from (?P<file>\S+) by make docs -->\n).*?(?=<!-- end of (?P=name) -->)", re.DOTALL)

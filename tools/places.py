@@ -67,15 +67,16 @@ def deploy(file: Path) -> str:
         )
     if one := found.get("kills"):
         rows = ", ".join(
-            f"{name} (back after {times['back_seconds']} s, the next round over {times['next_round_seconds'] - times['back_seconds']} s later)"
+            f"{name} (back after {times['back_seconds']} s, the next round over "
+            f"{times['next_round_seconds'] - times['back_seconds']} s later)"
             for name, times in one["killed"].items()
         )
         lines.append(f"- Killed with `kill -9`, each once: {rows}; {_same(one)} ({one['date']}).")
     if one := found.get("random"):
         rows = ", ".join(f"{many} {name}" for name, many in sorted(one["killed"].items()))
         lines.append(
-            f"- {sum(one['killed'].values())} kills at random times within {one['seconds']} s ({rows}): the run went on, {one['rounds']} rounds, "
-            f"{one['rounds_in_full']} of them with all clients of both cohorts ({one['date']})."
+            f"- {sum(one['killed'].values())} kills at random times within {one['seconds']} s ({rows}): the run went on, "
+            f"{one['rounds']} rounds, {one['rounds_in_full']} of them with all clients of both cohorts ({one['date']})."
         )
     return "\n".join(line if not line.startswith("- ") else textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in lines)
 
@@ -86,3 +87,32 @@ def _same(one: dict[str, Any]) -> str:
 
 def _range(seconds: list[int]) -> str:
     return f"{min(seconds)} to {max(seconds)}"
+
+
+def ray(file: Path) -> str:
+    """What `make test-ray` measured last."""
+    found = json.loads(file.read_text("utf-8"))
+    on, over, memory = found["on"], found["overhead"], found["memory"]
+    cases, sides = list(found["identical"]), memory["after"]
+    low, high = over["times"]
+    grown = [f"{1 + (b - a) / a:.2f}" for a, b in zip(sides[0]["rss"], sides[1]["rss"], strict=True)]
+    lines = [
+        f"Two actors on {on['cores']} cores of an {on['cpu']}, in a network namespace ({found['date']}, Python {on['python']}, "
+        f"jax {on['jax']}):",
+        "",
+        f"- The bytes of `compiled` with one and with two workers: {', '.join(cases)}.",
+        f"- {found['lost']['killed']} actors killed in the middle of a round: {_same_bytes(found['lost']['same'])}.",
+        f"- {memory['rounds']} rounds: resident memory of this process and the two actors in the end, over that after 20 rounds: "
+        f"{', '.join(grown)}; in the object store {sides[1]['store'] / 2**20:.1f} MiB, after 20 rounds {sides[0]['store'] / 2**20:.1f}.",
+        f"- Overhead, rounds of 20 clients and the paper's small CNN by turns with two threads of `compiled`: "
+        f"{over['cpu']:.3f} times the work of the processor, {over['time']:.3f} times the time (medians of {over['turns']} turns; time "
+        f"{low:.2f} to {high:.2f}; a round took {over['ms']} ms with a load of {over['load']:g} on the machine).",
+        f"- A cluster that was there before, by its address: {_same_bytes(found['address']['same'])}, and it stays.",
+        f"- {found['trials']['trials']} trials of `tune` and {found['cells']['runs']} runs of `reproduce` spread over it: equal to "
+        f"those of one process, {found['cells']['files']} files byte by byte.",
+    ]
+    return "\n".join(line if not line.startswith("- ") else textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in lines)
+
+
+def _same_bytes(same: bool) -> str:
+    return "the same bytes" if same else "OTHER bytes"

@@ -42,6 +42,12 @@ def add(parser: Parser) -> None:
     )
     parser.add_argument("--seeds", action=Once, metavar="LIST", help="such as 0, 0,1,2 or 0-4 (default: the budget's)")
     parser.add_argument("--out", default="runs/reproduce", action=Once, metavar="DIR", help="where runs are kept (default: runs/reproduce)")
+    parser.add_argument(
+        "--cluster", default="", action=Once, metavar="ADDRESS", help="spread the runs over a Ray cluster: its host:port, or local"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=0, action=Once, metavar="N", help="runs at a time on the cluster (default: one on each of its CPUs)"
+    )
     parser.add_argument("--workers", type=int, action=Once, metavar="N", help="threads (default: one a core); changes no result")
     parser.add_argument("--list", action="store_true", help="show the cells and how far each is, and train nothing")
     parser.add_argument("--report", action="store_true", help="train nothing: write tables and figures from the runs that are finished")
@@ -79,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     wrong: dict[str, str] = {}
     if not args.report:
         wanted = running.jobs(chosen, root, args.workers)
-        wrong = running.run(wanted, root, args.quiet, between=lambda: write(draw=False))
+        wrong = running.run(wanted, root, args.quiet, lambda: write(draw=False), args.cluster, args.jobs)
     result = write(draw=True)
     _print(args, result, {cell.id for cell in chosen}, place)
     if args.docs is not None:  # last: words there may have gone stale with new numbers, and these are on the screen by now

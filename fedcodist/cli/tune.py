@@ -52,6 +52,9 @@ def add(parser: Parser) -> None:
     parser.add_argument(
         "--jobs", type=int, default=1, action=Once, metavar="N", help="worker processes, which share the threads (default: 1)"
     )
+    parser.add_argument(
+        "--cluster", default="", action=Once, metavar="ADDRESS", help="spread the jobs over a Ray cluster: its host:port, or local"
+    )
     parser.add_argument("--workers", type=int, action=Once, metavar="N", help="threads (default: one a core); changes no result")
     parser.add_argument("--out", default="studies", action=Once, metavar="DIR", help="where studies are kept (default: studies)")
     parser.add_argument("--name", action=Once, help="of the study's directory (default: the config's)")
@@ -87,7 +90,14 @@ def _tune(args: argparse.Namespace) -> int:
     many = args.confirm if args.confirm is not None else CONFIRM if args.twin else 0
     arguments.prepare_jax()
     task = base.task.load()
-    how = {"with_twin": args.twin, "twin_rates": rates, "fresh_seeds": many, "jobs": args.jobs, "restart": args.restart}
+    how = {
+        "with_twin": args.twin,
+        "twin_rates": rates,
+        "fresh_seeds": many,
+        "jobs": args.jobs,
+        "cluster": args.cluster,
+        "restart": args.restart,
+    }
     with progress.StudyScreen(args.quiet) as screen:
         studies, used = screen.follow(twins.tune(search, args.out, task, **how))
     _print(args, studies, used)

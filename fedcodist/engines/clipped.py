@@ -31,7 +31,9 @@ class Clipped(Weighted):
     cohort: int = setting(1, ge=1)
 
     def summed(self, reply: Reply) -> Tree:
-        return tree.scale(reply.value, jnp.minimum(1.0, self.bound / jnp.maximum(tree.norm(reply.value), TINY)))
+        # Behind a barrier the norm is summed alike, whether the client's own program is around it or the reply came from elsewhere.
+        value = jax.lax.optimization_barrier(reply.value)
+        return tree.scale(value, jnp.minimum(1.0, self.bound / jnp.maximum(tree.norm(value), TINY)))
 
     def add(self, total: Total, reply: Reply) -> Total:
         good = usable(reply)

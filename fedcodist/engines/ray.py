@@ -43,6 +43,7 @@ ENVIRONMENT = {  # of a cluster that is started here; all of it must be said bef
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # or Ray would put this machine's outside address in the place of loopback
     "RAY_AUTH_MODE": "token",
+    "RAY_worker_niceness": "0",  # as this process; by itself Ray lets its workers wait for everybody else
     "RAY_agent_register_timeout_ms": "300000",  # a busy machine takes longer to start than the half minute that Ray waits
     "RAY_worker_register_timeout_seconds": "300",
 }
@@ -243,11 +244,7 @@ def _actors(how: Ray, source: Source | None) -> tuple[Any, list[Any]]:
         if _known.how != wanted:
             ray.shutdown()
     _known = None
-    if not ray.is_initialized():  # by the user, or by the last question
-        _connect(ray, how)
-    has = int(ray.cluster_resources().get("CPU", 0))
-    if not 0 < (many := how.workers or has) <= has:
-        raise ConfigError(str(Problem("engine.workers", str(many), f"at most the {has} CPUs of the cluster")))
+    many = _joined(ray, how, "engine.workers")
     made = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=-1)(Worker)
     actors = [made.remote(source, how.block, {name: getattr(jax.config, name) for name in FLAGS}) for _ in range(many)]
     for theirs in ray.get([actor.built.remote() for actor in actors]):
@@ -255,6 +252,26 @@ def _actors(how: Ray, source: Source | None) -> tuple[Any, list[Any]]:
             raise NoCluster(str(Problem("engine.address", f"an actor with {_words(theirs)}", f"only this machine's {_words(ours)}")))
     _known = _Known(wanted, source, actors)
     return ray, actors
+
+
+def cluster(how: Ray) -> tuple[Any, int]:
+    """Ray, connected to this cluster, for whole trainings instead of blocks of clients; and how many of them it is to do at a time."""
+    global _known
+    ray = _import(local=not how.address)
+    if _known is not None and ray.is_initialized():  # its actors would keep the CPUs
+        for actor in _known.actors:
+            ray.kill(actor)
+    _known = None
+    return ray, _joined(ray, how, "--jobs")
+
+
+def _joined(ray: Any, how: Ray, said: str) -> int:
+    if not ray.is_initialized():  # by the user, or by the last question
+        _connect(ray, how)
+    has = int(ray.cluster_resources().get("CPU", 0))
+    if not 0 < (many := how.workers or has) <= has:
+        raise ConfigError(str(Problem(said, str(many), f"at most the {has} CPUs of the cluster")))
+    return many
 
 
 def _import(local: bool) -> Any:

@@ -22,7 +22,7 @@ from fedcodist.config import Config
 from fedcodist.reports import units
 from fedcodist.reports.arms import is_finished, number, rounds_done
 from fedcodist.reports.screen import Screen
-from fedcodist.reproduce import stores
+from fedcodist.reproduce import spread, stores
 from fedcodist.reproduce.cells import Cell
 from fedcodist.rule import Diverged
 from fedcodist.runs import clock, session, timing
@@ -196,9 +196,16 @@ def note(root: Path, run: str, why: str | None) -> None:
     durable.replace_file(root / FAILED, (json.dumps(known, indent=1, sort_keys=True) + "\n").encode())
 
 
-def run(wanted: Sequence[Job], root: Path, quiet: bool = False, between: Callable[[], object] = lambda: None) -> dict[str, str]:
-    """Train what is not finished, in order. Gives back what failed in this call. `between` is called when all methods of a seed are over,
-    so that whoever waits for a table finds one."""
+def run(
+    wanted: Sequence[Job],
+    root: Path,
+    quiet: bool = False,
+    between: Callable[[], object] = lambda: None,
+    cluster: str = "",
+    at_once: int = 0,
+) -> dict[str, str]:
+    """Train what is not finished, in order; or `at_once` on a Ray cluster (host:port, or "local"). Gives back what failed in this call.
+    `between` is called when all methods of a seed are over, so that whoever waits for a table finds one."""
     states = {job.path: state(job) for job in wanted}
     waiting = [job for job in wanted if not states[job.path].done]
     if not waiting:
@@ -209,7 +216,10 @@ def run(wanted: Sequence[Job], root: Path, quiet: bool = False, between: Callabl
     missing = stores.missing(job.config.task for job in waiting)
     done, lacking, waiting = len(wanted) - len(waiting), len(waiting) - len(ready), ready
     tasks, wrong = _load(waiting), {}
-    _time(waiting, tasks, quiet)
+    if cluster:
+        tasks.clear()
+    else:
+        _time(waiting, tasks, quiet)
     pace = Pace(wanted, expected(wanted))
     with Screen(quiet) as display:
         if done:
@@ -218,6 +228,8 @@ def run(wanted: Sequence[Job], root: Path, quiet: bool = False, between: Callabl
             display.say(f"left out, {lacking} of {len(wanted)} runs whose data is not there:")
         for line in missing:
             display.say(f"  {line}")
+    if cluster:
+        return _over(cluster, at_once, waiting, root, quiet, between)
     for turn, job in enumerate(waiting):
         rest = [(other, states[other.path]) for other in waiting[turn:]]
         with Screen(quiet) as display:  # one a run: dozens of finished bars would push each other off the terminal
@@ -239,6 +251,27 @@ def run(wanted: Sequence[Job], root: Path, quiet: bool = False, between: Callabl
             del tasks[job.task]
         if following and (following[0].cell.rank, following[0].seed) != (job.cell.rank, job.seed):
             between()
+    return wrong
+
+
+def _over(cluster: str, at_once: int, waiting: Sequence[Job], root: Path, quiet: bool, between: Callable[[], object]) -> dict[str, str]:
+    """The same on a cluster: runs end in any order."""
+    wrong: dict[str, str] = {}
+    open_ = list(waiting)
+    with Screen(quiet) as display:
+        for turn, end in enumerate(spread.trained([(job.config, job.seed, job.path.parents[2]) for job in waiting], cluster, at_once), 1):
+            job = waiting[end.number]
+            if end.code not in (0, session.DivergedRun.code):
+                raise spread.Failed(f"{job.title}: {end.why}", end.code)
+            said = f"run {turn} of {len(waiting)} is over: {job.title} ({units.duration(end.seconds)})"
+            if end.why:
+                wrong[job.title] = end.why.replace(f" ({job.path})", "")
+                said = f"failed: {job.title}: {wrong[job.title]}"
+            note(root, job.key, wrong.get(job.title))
+            display.say(said)
+            open_.remove(job)
+            if open_ and not any((other.cell.rank, other.seed) == (job.cell.rank, job.seed) for other in open_):
+                between()
     return wrong
 
 

@@ -48,12 +48,12 @@ class Event(NamedTuple):
 
 
 def run(
-    search: Search, root: str | Path, *, jobs: int = 1, task: Task | None = None, restart: bool = False
+    search: Search, root: str | Path, *, jobs: int = 1, task: Task | None = None, restart: bool = False, cluster: str = ""
 ) -> Generator[Event, None, list[Trial]]:
     """Search until the requested number of trials is reached, resuming the study if there is one; returns all finished trials.
 
-    `jobs` worker processes share the threads: they change no trial's result, only which trials a suggestion can learn from. `restart`
-    sets the study aside, deleting nothing, and begins again.
+    `jobs` worker processes share the threads: they change no trial's result, only which trials a suggestion can learn from. With `cluster`
+    (host:port, or "local") they are those of a Ray cluster. `restart` sets the study aside, deleting nothing, and begins again.
     """
     task = without_test(task if task is not None else search.config.task.load())
     first, data, path = 1 + check(search, task), content(task), place(root, search.config)
@@ -62,7 +62,7 @@ def run(
         desk = suggestions.Desk(search, opened, data, jobs, signals, path.parent / PREFIXES)
         try:
             opening = Event("opened", of=search.trials, notes=tuple(notes), title=f"tune {search.config.method.kind}")
-            yield from _follow(desk, min(jobs, search.trials - desk.done), task, opening, lambda job: f"trial {job.number}")
+            yield from _follow(desk, min(jobs, search.trials - desk.done), task, opening, lambda job: f"trial {job.number}", cluster)
         finally:
             found = suggestions.trials(search, opened)
             with signals.shield():
@@ -80,7 +80,14 @@ def trials(search: Search, root: str | Path, task: Task | None = None) -> list[T
 
 
 def confirm(
-    configs: Sequence[Config], seeds: Sequence[int], root: str | Path, *, jobs: int = 1, task: Task | None = None, clamp: bool = False
+    configs: Sequence[Config],
+    seeds: Sequence[int],
+    root: str | Path,
+    *,
+    jobs: int = 1,
+    task: Task | None = None,
+    clamp: bool = False,
+    cluster: str = "",
 ) -> Generator[Event, None, list[dict[int, Outcome]]]:
     """Train these configs on these seeds and evaluate them on held-out data; finished trainings are read back. Returns {seed: outcome} for
     each config."""
@@ -89,7 +96,7 @@ def confirm(
     with Signals() as signals, locked([place(root, one) for one in configs]) as paths:
         desk = _Confirm(configs, seeds, paths, data, jobs, signals, clamp)
         opening = Event("opened", of=len(configs) * len(seeds), title="fresh seeds")
-        yield from _follow(desk, min(jobs, desk.left), task, opening, lambda job: f"{job.config.method.kind} seed {job.seed}")
+        yield from _follow(desk, min(jobs, desk.left), task, opening, lambda job: f"{job.config.method.kind} seed {job.seed}", cluster)
         return desk.found
 
 
@@ -151,11 +158,11 @@ def _runnable(search: Search, trial: Trial, many: int, path: Path) -> str:
 
 
 def _follow(
-    desk: suggestions.Desk | _Confirm, jobs: int, task: Task, first: Event, name: Callable[[Job], str]
+    desk: suggestions.Desk | _Confirm, jobs: int, task: Task, first: Event, name: Callable[[Job], str], cluster: str
 ) -> Generator[Event, None, None]:
     """The first event, and one for each round and each end of the trainings that a desk hands out."""
     yield first._replace(done=desk.done, best=desk.best)
-    for job, message in work(desk, jobs, task):
+    for job, message in work(desk, jobs, task, cluster):
         event = Event("round", desk.done, first.of, job, best=desk.best, title=first.title, name=name(job))
         if isinstance(message, Outcome):
             yield event._replace(kind="over", t=message.rounds, outcome=message)

@@ -76,6 +76,7 @@ def tune(
     fresh_seeds: int = 0,
     jobs: int = 1,
     restart: bool = False,
+    cluster: str = "",
 ) -> Generator[Event, None, tuple[list[Tuned], Rates | None]]:
     """Tune a method, with its twin first if that is asked for, and train the winners on fresh seeds. Returns the studies, the twin's first,
     and where the method's rates come from if they are its twin's."""
@@ -85,17 +86,17 @@ def tune(
     studies: list[tuple[Search, list[Trial]]] = []
     rates = None
     if with_twin:
-        studies.append((other, (yield from run(other, root, jobs=jobs, task=task, restart=restart))))
+        studies.append((other, (yield from run(other, root, jobs=jobs, cluster=cluster, task=task, restart=restart))))
     if twin_rates:
         found = studies[0][1] if studies else trials(other, root, task)
         best = require_winner(other, found)
         used = best if restart else begun_with(search, other, found, root) or best
         search, rates = fixed(search, other, used), Rates(used, best)
         yield Event("message", notes=(f"rates of {kind}: those of trial {used.number} of its twin",))
-    studies.append((search, (yield from run(search, root, jobs=jobs, task=task, restart=restart))))
+    studies.append((search, (yield from run(search, root, jobs=jobs, cluster=cluster, task=task, restart=restart))))
     if with_twin and (more := tried(studies[1][1])) > tried(studies[0][1]):
         yield Event("message", notes=(f"{kind} has had {more} trials by now, and its twin gets as many",))
-        studies[0] = other, (yield from run(replace(other, trials=more), root, jobs=jobs, task=task))
+        studies[0] = other, (yield from run(replace(other, trials=more), root, jobs=jobs, cluster=cluster, task=task))
         rates = rates and Rates(rates.used, require_winner(*studies[0]))
     best_of = [require_winner(*one) for one in studies]
     chosen = [winners(*one) if fresh_seeds else [] for one in studies]
@@ -104,7 +105,7 @@ def tune(
         seeds = fresh(search.seed, fresh_seeds)
         yield Event("message", notes=(f"fresh seeds: {', '.join(map(str, seeds))}",))
         configs = [trial.config for trials in chosen for trial in trials]
-        outcomes = yield from confirm(configs, seeds, root, jobs=jobs, task=task, clamp=search.clamp)
+        outcomes = yield from confirm(configs, seeds, root, jobs=jobs, cluster=cluster, task=task, clamp=search.clamp)
     each = iter(outcomes)
     confirmed = [[(trial, next(each)) for trial in trials] for trials in chosen]
     return [Tuned(*one, best, done) for one, best, done in zip(studies, best_of, confirmed, strict=True)], rates

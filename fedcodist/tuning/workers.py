@@ -1,4 +1,5 @@
-"""Trainings in this process or in worker processes: a desk, which lives in one process, hands them out and receives their reports.
+"""Trainings in this process, in worker processes, or over a Ray cluster: a desk, which lives in one process, hands them out and receives
+their reports.
 
 What goes between a worker and the desk is a message: a job, a report of each round, whether to stop, and an outcome.
 """
@@ -16,6 +17,7 @@ from typing import Any, Protocol
 import jax
 
 from fedcodist.config import Config
+from fedcodist.engines.ray import Ray, cluster
 from fedcodist.engines.threads import cores
 from fedcodist.errors import Failure, data_error
 from fedcodist.runs import memory
@@ -23,6 +25,7 @@ from fedcodist.task import Task
 from fedcodist.tuning import trial
 from fedcodist.tuning.trial import Job, Outcome, Report
 
+LOCAL = "local"  # a cluster of this machine, bound to loopback
 CACHE_FLAGS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs", "jax_persistent_cache_min_entry_size_bytes")
 
 
@@ -50,8 +53,11 @@ class TrialFailed(Failure):
         super().__init__(message)
 
 
-def work(desk: Desk, jobs: int, task: Task) -> Iterator[tuple[Job, Report | Outcome]]:
-    """Do all trainings that a desk hands out, one after the other or in `jobs` processes, which load the task themselves."""
+def work(desk: Desk, jobs: int, task: Task, cluster: str = "") -> Iterator[tuple[Job, Report | Outcome]]:
+    """Do all trainings that a desk hands out, one after the other or in `jobs` processes, which load the task themselves: of this machine,
+    or of a Ray cluster (an address, or "local")."""
+    if cluster:
+        return _spread(desk, jobs, cluster) if jobs else iter(())
     return _here(desk, task) if jobs <= 1 else _apart(desk, jobs)
 
 
@@ -107,6 +113,90 @@ def _apart(desk: Desk, jobs: int) -> Iterator[tuple[Job, Report | Outcome]]:
             process.kill()
 
 
+class Worker:
+    """An actor of a cluster: a training is begun, and then goes on round by round as it is told."""
+
+    def __init__(self, flags: dict[str, Any]) -> None:
+        memory.keep()
+        for name, value in flags.items():
+            jax.config.update(name, value)
+        self._tasks, self._steps = _Tasks(), None
+
+    def begin(self, job: Job) -> Any:
+        """The training's first message."""
+        try:
+            self._steps = trial.perform(job, self._tasks.of(job))
+        except Exception as error:
+            return _told(error)
+        return self.step(None)
+
+    def step(self, stop: bool | None) -> Any:
+        """The next one: a report, an outcome, or what went wrong and its code."""
+        assert self._steps is not None
+        try:
+            return self._steps.send(stop)
+        except StopIteration as end:
+            return end.value
+        except Exception as error:
+            return _told(error)
+
+
+def _spread(desk: Desk, jobs: int, address: str) -> Iterator[tuple[Job, Report | Outcome]]:
+    ray, many = cluster(Ray(address="" if address == LOCAL else address, workers=jobs))
+    flags = {name: getattr(jax.config, name) for name in CACHE_FLAGS}
+    made = ray.remote(num_cpus=1)(Worker)
+    idle = [made.remote(flags) for _ in range(many)]
+    flying: dict[Any, tuple[Any, Job]] = {}
+    try:
+        while True:
+            while idle and (job := desk.next()) is not None:
+                actor = idle.pop()
+                flying[actor.begin.remote(job)] = actor, job
+            if not flying:
+                return
+            (ref,), _ = ray.wait(list(flying), num_returns=1)
+            actor, job = flying.pop(ref)
+            try:
+                message = ray.get(ref)
+            except ray.exceptions.RayActorError:
+                raise TrialFailed(f"trial {job.number}: its process died; the same command tries it again", 9) from None
+            if isinstance(message, Report):
+                stop = desk.should_stop(job, message)
+                flying[actor.step.remote(stop if message.accuracy is not None else None)] = actor, job
+            elif isinstance(message, Outcome):
+                desk.record(job, message)
+                idle.append(actor)
+            else:
+                text, code = message
+                raise TrialFailed(text, code) if code else RuntimeError(text)
+            yield job, message
+    finally:
+        for actor in [*idle, *(actor for actor, _ in flying.values())]:
+            ray.kill(actor)
+
+
+def _told(error: Exception) -> tuple[str, int]:
+    """What went wrong, and its code; 0 for a bug."""
+    return (str(error), error.code) if isinstance(error, Failure) else (traceback.format_exc(), 0)
+
+
+class _Tasks:
+    """The task of the last training, which is probably the next one's too."""
+
+    def __init__(self) -> None:
+        self._last: Any = None
+        self._task: Task | None = None
+
+    def of(self, job: Job) -> Task:
+        """The task of a training, whose data must be the study's."""
+        if self._task is None or job.config.task != self._last:
+            task = trial.without_test(job.config.task.load())
+            if (found := trial.content(task)) != job.data:
+                raise data_error("task", f"data {found[:12]} in a worker", f"that of the study, {job.data[:12]}", "one job takes any task")
+            self._last, self._task = job.config.task, task
+        return self._task
+
+
 def _receive(desk: Desk, line: Any, busy: dict[Any, Job], process: Any) -> Report | Outcome:
     job = busy[line]
     try:
@@ -142,24 +232,16 @@ def _serve(line: Any, flags: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to every process at the terminal; the desk decides
     for name, value in flags.items():
         jax.config.update(name, value)
-    last, task = None, None
+    tasks = _Tasks()
     try:
         while True:
             job = line.recv()
             try:
-                if task is None or job.config.task != last:
-                    last, task = job.config.task, trial.without_test(job.config.task.load())
-                    if (found := trial.content(task)) != job.data:
-                        raise data_error(
-                            "task", f"data {found[:12]} in a worker", f"that of the study, {job.data[:12]}", "one job takes any task"
-                        )
-                message: Any = _drive(line, job, task)
-            except Failure as failure:
-                message = str(failure), failure.code
+                message: Any = _drive(line, job, tasks.of(job))
             except (EOFError, ConnectionError):
                 raise
-            except Exception:
-                message = traceback.format_exc(), 0
+            except Exception as error:
+                message = _told(error)
             line.send(message)
     except (EOFError, ConnectionError):
         return  # the desk is gone

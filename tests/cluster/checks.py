@@ -8,22 +8,30 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import w1
+
 from fedcodist import config, testing
 from fedcodist.engines import blocks
 from fedcodist.engines import ray as engine
 from fedcodist.engines.compiled import Compiled
-from fedcodist.engines.ray import Ray
+from fedcodist.engines.ray import Placed, Ray
 from fedcodist.errors import Failure
+from fedcodist.reproduce import spread
+from fedcodist.runs import session
 from fedcodist.testing import same_bits
-from fedcodist.train import train
+from fedcodist.train import Experiment, train
+from fedcodist.tuning import space, study, tune
 
 BASE = ["rounds=3", "pools.small.cohort=7", "pools.large.cohort=4"]
 CASES = {
@@ -95,7 +103,7 @@ def rss(process: int | str = "self") -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def memory(rounds: int = 50) -> dict[str, Any]:
+def memory(rounds: int = 200) -> dict[str, Any]:
     """Resident memory of this process and its actors, and the objects in the store, after the first rounds and at the end."""
     import ray
 
@@ -103,7 +111,7 @@ def memory(rounds: int = 50) -> dict[str, Any]:
     steps, start = train(made("quick/toy", [f"rounds={rounds}"], Ray(workers=2, block=2))), time.monotonic()
     for step in steps:
         seconds.append(time.monotonic() - start)
-        if step.t in (10, rounds):
+        if step.t in (20, rounds):
             sizes = [rss(), *map(rss, ask_actors(lambda _: os.getpid()))]
             total, free = (resources().get("object_store_memory", 0) for resources in (ray.cluster_resources, ray.available_resources))
             found.append({"rss": sizes, "store": total - free})
@@ -112,7 +120,109 @@ def memory(rounds: int = 50) -> dict[str, Any]:
     for _ in train(made("quick/toy", [f"rounds={rounds}"], Compiled(block=2))):
         here.append(time.monotonic() - times)
         times = time.monotonic()
-    return {"after": found, "ms": {"ray": 1e3 * statistics.median(seconds), "compiled": 1e3 * statistics.median(here)}}
+    return {"rounds": rounds, "after": found, "ms": {"ray": 1e3 * statistics.median(seconds), "compiled": 1e3 * statistics.median(here)}}
+
+
+def overhead(turns: int = 12) -> dict[str, Any]:
+    """Rounds of the benches' W1 (20 clients, the small CNN) with two actors and with two threads by turns: the median of each turn's ratio,
+    of time and of this process's and the actors' work, without the first turns."""
+    from benches import ours, workload
+
+    work = workload.WORKLOADS["w1-small-20"]
+    fed, method = ours.federation(work, 2, of=lambda client: tuple(w1.made(work.clients)[f"client-{client:04d}"]))
+    there = replace(fed, engine=Placed(Ray(workers=2), w1.Clients(work.size, work.clients)))
+    steps = [iter(train(Experiment(one, method, turns + 3))) for one in (fed, there)]
+    rows, last_steps = [], []
+    for turn in range(turns + 3):
+        row, last_steps = [], []
+        for one in steps if turn % 2 else steps[::-1]:
+            start, busy = time.monotonic(), spent()
+            last_steps.append(next(one))
+            row += [time.monotonic() - start, spent() - busy]
+        rows.append(row if turn % 2 else row[2:] + row[:2])
+    wall, cpu = ([row[2 + i] / row[i] for row in rows[3:]] for i in (0, 1))
+    return {
+        "turns": turns,
+        "time": round(statistics.median(wall), 3),
+        "times": [round(min(wall), 3), round(max(wall), 3)],
+        "cpu": round(statistics.median(cpu), 3),
+        "ms": round(1e3 * statistics.median(row[0] for row in rows[3:])),
+        "load": round(os.getloadavg()[0], 1),
+        "same": same_bits(*(step.state for step in last_steps)),
+    }
+
+
+def spent() -> float:
+    """Seconds of a core that this process and its actors have used."""
+    found = sum(os.times()[:2])
+    for process in ask_actors(lambda _: os.getpid()) if engine._known is not None else ():
+        words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        found += (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+    return found
+
+
+def address() -> dict[str, Any]:
+    """The bytes of `compiled` on a cluster that was there before, by its address; and that it is still there when the run is over."""
+    import ray
+
+    ray.shutdown()
+    command = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--node-ip-address=127.0.0.1", "--port=6399", "--num-cpus=2"]
+    options = ["--include-dashboard=false", "--disable-usage-stats", "--block"]  # `ray stop` would end other people's clusters too
+    there = subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        until_open(6399)
+        found = [last(made("quick/toy", [], Compiled(block=2)))]
+        for _ in range(2):
+            found.append(last(made("quick/toy", [], Ray(address="127.0.0.1:6399", workers=2, block=2))))
+            ray.shutdown()
+        return {"same": same_bits(found[0].state, found[1].state), "again": same_bits(found[0].state, found[2].state)}
+    finally:
+        ray.shutdown()
+        engine._known = None
+        there.send_signal(signal.SIGTERM)
+        there.wait(60)
+
+
+def until_open(port: int, seconds: float = 300) -> None:
+    """Wait until something answers there."""
+    end = time.monotonic() + seconds
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                time.sleep(5)  # the rest of the cluster follows its head
+                return
+        assert time.monotonic() < end, "no cluster"
+        time.sleep(0.5)
+
+
+def trials() -> dict[str, Any]:
+    """The trials of a study whose jobs are a cluster's, and of one in this process."""
+    found = []
+    base = config.read("quick/toy", ["rounds=3", "method.distill.steps=2"])
+    for cluster, jobs in (("", 1), ("local", 2)):
+        with tempfile.TemporaryDirectory() as place:
+            search = study.Search(base, space.preset(base, "rates"), 4, 0)
+            steps = tune.run(search, place, jobs=jobs, cluster=cluster)
+            while True:
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    found.append({trial.number: (sorted(trial.values.items()), trial.outcome.curve) for trial in end.value})
+                    break
+    return {"trials": len(found[1]), "same": found[0] == found[1]}
+
+
+def cells() -> dict[str, Any]:
+    """The results of runs that were spread over a cluster, and of the same in this process."""
+    jobs = [(replace(config.read("quick/toy", ["rounds=3", f"name='cell-{k}'"])), k) for k in (0, 1, 2)]
+    with tempfile.TemporaryDirectory() as here, tempfile.TemporaryDirectory() as there:
+        for one, seed in jobs:
+            for _ in session.perform(config.build(one, seed), Path(here)):
+                pass
+        ended = list(spread.trained([(one, seed, Path(there)) for one, seed in jobs], "local", 2))
+        names = [path.relative_to(here) for path in sorted(Path(here).glob("*/*/*/*")) if path.name in ("result.json", "rounds.jsonl")]
+        same = [(Path(here) / name).read_bytes() == (Path(there) / name).read_bytes() for name in names]
+    return {"runs": len(ended), "failed": [end.why for end in ended if end.why], "files": len(same), "same": all(same)}
 
 
 def compiles() -> int:
@@ -179,6 +289,10 @@ CHECKS: dict[str, Callable[[], Any]] = {
     "compiled": compiles,
     "lost": loses_an_actor,
     "memory": memory,
+    "overhead": overhead,
+    "trials": trials,
+    "cells": cells,
+    "address": address,
     "refuses": refuses,
 }
 
