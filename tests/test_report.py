@@ -292,6 +292,8 @@ def test_costs_of_rounds_add_up():
     assert [taught[t] / taught[10] for t in (4, 5, 9, 10)] == pytest.approx([0, 0.5, 0.5, 1])
     assert spending.spent(run, "client_bytes")[5] * 2 == sum(run.result["cost"]["client_bytes"].values())
     assert spending.spent(run, "seconds") == {t: t / 2 for t in range(1, 11)}
+    run.timing[0]["seconds"] = 30.5  # which compiles
+    assert spending.spent(run, "seconds")[10] == 5
     run.result = None
     assert spending.spent(run, "client_bytes") == {}
 
