@@ -27,6 +27,9 @@ class Experiment:
     def __post_init__(self) -> None:
         if isinstance(self.rounds, bool) or not isinstance(self.rounds, int) or self.rounds < 1:
             raise SettingError([Problem("Experiment.rounds", show(self.rounds), "a whole number of at least 1")])
+        if self.method.distill is not None and (fixed := [pool for pool in self.federation.pools.values() if not pool.rule.teachable]):
+            allowed = f"a rule whose model can be taught: {self.method.kind} distils"
+            raise SettingError([Problem(f"pools.{pool.name}.rule", pool.rule.kind, allowed) for pool in fixed])
         pools = {name: replace(pool, lr=over_rounds(pool.lr, self.rounds)) for name, pool in self.federation.pools.items()}
         engine: Any = self.federation.engine
         engine = engine.seeded(self.seed) if hasattr(engine, "seeded") else engine  # simulated faults are drawn by the seed

@@ -4,16 +4,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from worlds import ANNA, BERT, finish, gauss_federation, same_bits, scalar_federation
+from worlds import ANNA, BERT, SHORT, finish, gauss_federation, same_bits, scalar_federation
 
 from fedcodist import config, keys
 from fedcodist.engines.serial import Serial
 from fedcodist.errors import ConfigError
-from fedcodist.methods import FedAvg
+from fedcodist.methods import FedAvg, MergedCodist, PeriodicCodist
 from fedcodist.rules import RULES, FedDualAvg
 from fedcodist.rules.feddualavg import DualSGD
 from fedcodist.schedule import Constant
 from fedcodist.servers import Average
+from fedcodist.settings import SettingError
 from fedcodist.train import Experiment, train
 from fedcodist.types import Data, Model
 from fedcodist.work import LocalSGD
@@ -87,4 +88,9 @@ def test_it_is_refused_under_codistillation_in_one_line():
     given = ['pools.small.rule={ kind = "feddualavg", l1 = 0.01 }']
     with pytest.raises(ConfigError, match=r"pools.small.rule: got feddualavg; allowed a rule whose model can be taught: merged distils"):
         config.read("quick/toy", given)
+    for method in (PeriodicCodist(2, SHORT), MergedCodist(distill=SHORT)):
+        with pytest.raises(
+            SettingError, match=f"pools.small.rule: got feddualavg; allowed a rule whose model can be taught: {method.kind} distils"
+        ):
+            Experiment(gauss_federation(rule=FedDualAvg()), method, 2)
     assert config.read("quick/toy-feddualavg").pools["small"].rule == FedDualAvg(l1=0.01)
