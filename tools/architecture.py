@@ -27,7 +27,7 @@ FLOORS = (  # from the ground up; each imports only those below it
     {"runs": "run directories, checkpoints, costs, the session"},
     {"audit": "what public data is worth, before it is used"},
     {"tuning": "studies on held-out data", "reports": "comparisons, tables, plots, pages, exports"},
-    {"reproduce": "the paper's tables and figures", "deploy": "real federations"},
+    {"live": "a page of runs while they train", "reproduce": "the paper's tables and figures", "deploy": "real federations"},
     {"cli": "verbs"},
 )
 HEIGHT = {floor: height for height, floors in enumerate(FLOORS) for floor in floors}

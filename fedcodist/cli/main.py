@@ -32,6 +32,7 @@ from fedcodist.cli import (
     run,
     show,
     tune,
+    watch,
 )
 from fedcodist.cli.arguments import Parser
 from fedcodist.errors import ConfigError, Failure, Interrupted
@@ -47,6 +48,7 @@ VERBS = {
     "list": listing.run,
     "compare": compare.run,
     "report": report.run,
+    "watch": watch.run,
     "export": export.run,
     "export-model": export_model.run,
     "tune": tune.run,
@@ -83,6 +85,7 @@ def parser() -> Parser:
     report.add(verb("report", report.HELP, report.EXAMPLE, shown))
     export.add(verb("export", export.HELP, export.EXAMPLE, shown))
     export_model.add(verb("export-model", export_model.HELP, export_model.EXAMPLE, shown))
+    watch.add(verb("watch", watch.HELP, watch.EXAMPLE))
     tune.add(verb("tune", tune.HELP, tune.EXAMPLE, configured, shown))
     reproduce.add(verb("reproduce", reproduce.HELP, reproduce.EXAMPLE, shown))
     data.add(verb("data", data.HELP, data.EXAMPLE))
