@@ -11,10 +11,12 @@ from worlds import ANNA, BERT, SCALAR, gauss_federation, methods, scalar_federat
 from fedcodist import config, keys, runs, testing
 from fedcodist.data.personal import Personal
 from fedcodist.engines.serial import Serial
-from fedcodist.methods import DSFL, FD, FedAvg, FedMD, Local, QuPeD
+from fedcodist.methods import AKD, DSFL, FD, HFD, FedAvg, FedMD, Local, QuPeD
+from fedcodist.methods.covariates import mean_inputs
 from fedcodist.methods.digests import Digest, drawn
+from fedcodist.methods.labelled import alternating
 from fedcodist.methods.quantise import centres, eased
-from fedcodist.methods.tables import Table, Taught, class_means
+from fedcodist.methods.tables import Table, Taught, class_means, empty
 from fedcodist.objectives.classify import Classify
 from fedcodist.reports import compare
 from fedcodist.runs import personal, session
@@ -49,7 +51,7 @@ def tiny(name):
     return dataclasses.replace(ALL[name], rows=1) if hasattr(ALL[name], "rows") else ALL[name]
 
 
-@pytest.mark.parametrize("name", [name for name, method in ALL.items() if method.personal])
+@pytest.mark.parametrize("name", [name for name, method in ALL.items() if method.personal or name == "akd"])
 def test_a_run_resumes_to_the_bit_and_engines_agree(name):
     def experiment(**more):
         return Experiment(scalar_federation(**more), tiny(name), 3)
@@ -288,3 +290,50 @@ def test_a_centres_gradient_is_clipped_and_has_a_rate_of_its_own():
     grad = jax.grad(lambda b: jnp.sum(eased(b, jnp.float32(0.5))["w"] * jnp.array([3.0, 40.0])))(books)
     close(grad, {"w": np.array([1.5, 5.0], np.float32)})
     assert centres({"w": jnp.ones((2, 2))}, 0)["w"].size == 1
+
+
+# -- HFD --
+
+
+def test_hfd_without_its_weight_is_local_and_with_it_learns_on_mean_inputs():
+    alone, hfd = (last(gauss_federation(ONE), method) for method in (Local(), HFD(weight=0.0)))
+    close(models(alone), models(hfd))
+    taught = last(gauss_federation(ONE), HFD(weight=5.0))
+    assert any(np.abs(a - b).max() > 1e-3 for a, b in zip(jax.tree.leaves(models(alone)), jax.tree.leaves(models(taught)), strict=True))
+
+
+def test_mean_inputs_are_shared_once():
+    first, second = list(train(Experiment(scalar_federation(), HFD(), 2)))
+    inputs = second.state["a"].kept["inputs"]
+    close(inputs, Table(np.array([[2.0], [1.0]], np.float32), np.array([1.0, 1.0], np.float32)))  # Bert's label 0, Anna's label 1
+    close(mean_inputs(Classify(), data(BERT), empty(2, 1)), Table(np.array([[2.0], [0.0]], np.float32), np.array([1.0, 0.0], np.float32)))
+    tables, means = 2 * 4 * (4 + 2), 2 * 4 * (2 + 2)  # a client's bytes down and up: of a table of two classes, and of means of one number
+    assert [step.info["a"]["client_bytes"] for step in (first, second)] == [2 * (tables + means), 2 * tables]
+
+
+# -- AKD, AvgKD and EKD --
+
+
+def test_akd_with_own_labels_alone_is_fedavg():
+    plain, own = (last(scalar_federation(), method) for method in (FedAvg(), AKD(own_weight=1.0, period=2)))
+    close([plain.state[i].params for i in "ab"], [own.state[i].params for i in "ab"])
+
+
+def test_a_fit_to_the_other_pools_labels_by_hand():
+    one, two = list(train(Experiment(scalar_federation(), AKD(own_weight=0.0, period=1), 2)))
+
+    def p(w, x):
+        return 1 / (1 + np.exp(-float(w) * x))
+
+    for i, other, start in (("a", "b", 0.0), ("b", "a", 2.0)):  # each begins again, on labels of the other's first model
+        labels = one.state[other].params["w"]
+        anna, bert = p(start, 1) - p(labels, 1), 2 * (p(start, 2) - p(labels, 2))
+        close(two.state[i].params["w"], np.float32(start - (anna + 3 * bert) / 4))
+
+
+def test_ekd_adds_models_up_with_alternating_signs():
+    ekd = last(scalar_federation(), AKD(own_weight=0.0, period=1, ensemble=True))
+    assert set(ekd.models) == {"a", "b", "ekd"}
+    logits = alternating((SCALAR,)).apply(({"w": jnp.array([1.0, 2.0])},), np.ones((1, 1), np.float32), None)
+    p, q = 1 / (1 + np.exp(-1.0)), 1 / (1 + np.exp(-2.0))
+    close(logits, np.array([[q - p, p - q]], np.float32))

@@ -1,10 +1,12 @@
 """One paper, one file. A method says what a round is, with a federation's verbs, and declares what the rest must know of it."""
 
+from fedcodist.methods.akd import AKD
 from fedcodist.methods.dsfl import DSFL
 from fedcodist.methods.fd import FD
 from fedcodist.methods.fedavg import FedAvg
 from fedcodist.methods.feddf import FedDF
 from fedcodist.methods.fedmd import FedMD
+from fedcodist.methods.hfd import HFD
 from fedcodist.methods.local import Local
 from fedcodist.methods.merged import MergedCodist
 from fedcodist.methods.periodic import PeriodicCodist
@@ -13,5 +15,5 @@ from fedcodist.methods.steady import SteadyCodist
 from fedcodist.methods.takfl import TAKFL
 from fedcodist.registry import Registry
 
-METHODS = Registry("methods", FedAvg, PeriodicCodist, MergedCodist, SteadyCodist, FedDF, TAKFL, Local, FD, FedMD, DSFL, QuPeD)
+METHODS = Registry("methods", FedAvg, PeriodicCodist, MergedCodist, SteadyCodist, FedDF, TAKFL, Local, FD, FedMD, DSFL, QuPeD, HFD, AKD)
 BASELINE = FedAvg  # the twin that every other method is measured against

@@ -38,7 +38,7 @@ class Distilled:
     def __call__(self, model: Model, objective: Objective, sent: Table, data: Data, key: Any) -> Reply:
         params, table = data.own
         mean, known = others(sent, Table(jnp.zeros_like(table.sums), jnp.zeros_like(table.counts)) if self.htfl else table)
-        taught: Any = Taught(objective, mean, known, self.weight, logits=self.htfl)
+        taught: Any = Taught(objective, mean, known, self.weight)
         reply = self.work(model, taught, params, data._replace(own=()), key)
         params = tree.sub(params, reply.value)
         now = class_means(model, objective, params, data, getattr(self.work, "batch", 20), logits=self.htfl)
@@ -72,15 +72,21 @@ class FD(Owners):
     def unfit(self, fed: Federation) -> list[Problem]:
         return unlabelled(fed, self.kind) or super().unfit(fed)
 
+    def work(self, pool: Pool) -> Work:
+        """What the clients of a pool do."""
+        return Distilled(pool.work, self.weight, self.htfl)
+
+    def sent(self, state: State, total: Table) -> Tree:
+        """What clients are sent, given the sum of all tables."""
+        return total
+
     def round(self, fed: Federation, state: State, t: int, key: Key) -> tuple[State, Info]:
         total = reduce(tree.add, [state[i].kept["sum"] for i in fed.names])  # tables fit together, whatever the models
-        asks = {
-            i: self.ask(fed, state, i, t, key, total, Distilled(fed.pools[i].work, self.weight, self.htfl))._replace(fold=Sum())
-            for i in fed.names
-        }
+        sent = self.sent(state, total)
+        asks = {i: self.ask(fed, state, i, t, key, sent, self.work(fed.pools[i]))._replace(fold=Sum()) for i in fed.names}
         state, heard, info = self.gather(fed, state, asks, t)
         for i, answer in heard.items():
-            info[i]["predicted"] = info[i]["examples"]
+            info[i] |= {"predicted": info[i]["examples"], "client_bytes": answer.bytes_up + len(asks[i].clients) * tree.nbytes(total)}
             kept = state[i].kept
             state[i] = state[i]._replace(kept={**kept, "sum": tree.add(kept["sum"], answer.value)})
         return state, info

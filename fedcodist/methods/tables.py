@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,9 +23,9 @@ class Table(NamedTuple):
     counts: Array  # [classes]: how many clients have the label
 
 
-def empty(classes: int) -> Table:
-    """The table of a client that was never asked."""
-    return Table(jnp.zeros((classes, classes)), jnp.zeros(classes))
+def empty(classes: int, numbers: int = 0) -> Table:
+    """The table of a client that was never asked: of so many numbers for each class, or one for every class."""
+    return Table(jnp.zeros((classes, numbers or classes)), jnp.zeros(classes))
 
 
 def unlabelled(fed: Federation, kind: str) -> list[Problem]:
@@ -46,19 +47,26 @@ def others(total: Table, mine: Table) -> tuple[Array, Array]:
 
 
 def class_means(model: Model, objective: Objective, params: Params, data: Data, batch: int, logits: bool = False) -> Table:
-    """A model's mean probabilities (or logits) over a client's examples of each label. `n` of the rows are real."""
+    """A model's mean probabilities (or logits) over a client's examples of each label."""
     classes = jax.eval_shape(lambda: model.apply(params, objective.inputs(data.x[:1]), None)).shape[-1]
+
+    def said(x: Array) -> Array:
+        found = model.apply(params, objective.inputs(x), None)
+        return found if logits else jax.nn.softmax(found)
+
+    return by_label(said, data, batch, empty(classes))
+
+
+def by_label(of: Callable[[Array], Array], data: Data, batch: int, nothing: Table) -> Table:
+    """The mean of a function of the rows, [batch, numbers], over a client's examples of each label. `n` of the rows are real."""
 
     def step(b: Any, total: Any) -> Any:
         places = b * batch + jnp.arange(batch)
-        real = (places < data.n).astype(jnp.float32)
-        rows = jnp.minimum(places, len(data.x) - 1)
-        said = model.apply(params, objective.inputs(jnp.asarray(data.x)[rows]), None)
-        said = said if logits else jax.nn.softmax(said)
+        real, rows = (places < data.n).astype(jnp.float32), jnp.minimum(places, len(data.x) - 1)
         y = jnp.asarray(data.y)[rows]
-        return total[0].at[y].add(said * real[:, None]), total[1].at[y].add(real)
+        return total[0].at[y].add(of(jnp.asarray(data.x)[rows]) * real[:, None]), total[1].at[y].add(real)
 
-    sums, counts = jax.lax.fori_loop(0, (data.n + batch - 1) // batch, step, tuple(empty(classes)))
+    sums, counts = jax.lax.fori_loop(0, (data.n + batch - 1) // batch, step, tuple(nothing))
     return Table(sums / jnp.maximum(counts, 1.0)[:, None], (counts > 0).astype(jnp.float32))
 
 
@@ -70,7 +78,6 @@ class Taught:
     target: Array  # [classes, classes]: probabilities, or logits
     known: Array  # [classes]
     weight: Any
-    logits: bool = False  # the target's logits are taken as they are, as HtFLlib does
 
     def inputs(self, x: Array, key: Any = None) -> Array:
         return self.of.inputs(x, key)
