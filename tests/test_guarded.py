@@ -101,7 +101,7 @@ def test_in_a_config_it_is_counted_resumed_and_told(tmp_path, capsys):
     without = runs.read(runs.run_path(tmp_path / "b", "toy", "periodic", 0)).result["cost"]["server_flops"]["small"]
     assert spent > without
     planned = cost.expected(
-        config.build(config.read("quick/toy", given[1::2] + ["rounds=4"]), 0).federation, PeriodicCodist(2, Distiller(4, 10)), 4
+        config.build(config.read("quick/toy", [*given[1::2], "rounds=4"]), 0).federation, PeriodicCodist(2, Distiller(4, 10)), 4
     )
     assert planned["server_flops"]["small"] == pytest.approx(spent)
 

@@ -30,7 +30,7 @@ HEADERS = {
 
 
 def application(paths: Sequence[str], token: str | None = None, hosts: Sequence[str] = (), secure: bool = False) -> FastAPI:
-    """The page of the runs at or under these paths; runs that appear later are shown too. `hosts` are the names by which it may be asked for,
+    """The page of the runs at or under these paths; runs that appear later are shown too. `hosts` are the names by which it may be asked,
     against pages elsewhere whose own name resolves to this machine. With a token it is opened with ?token=..., which becomes a cookie."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
