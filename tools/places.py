@@ -44,7 +44,8 @@ def deploy(file: Path) -> str:
     found = json.loads(file.read_text("utf-8"))
     on = found["on"]
     lines = [
-        f"Six devices over loopback, with {on['cores']} cores of an {on['cpu']} for all of it (Python {on['python']}, jax {on['jax']}):",
+        f"Six devices over loopback on {on['cores']} cores of an {on['cpu']}, which other work kept at a load of {on['load']:g} "
+        f"(Python {on['python']}, jax {on['jax']}):",
         "",
     ]
     if small := found.get("small"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -23,6 +24,7 @@ from fedcodist.runs.environment import fingerprint
 HERE = Path(__file__).parent
 PATIENCE = float(os.environ.get("FEDCODIST_TEST_PATIENCE", "900"))  # seconds for what takes one on a quiet machine
 MEASURED = HERE.parent.parent / "docs/measured/deploy.json"
+MARK = re.compile(r"(started|round) (\d+) of ")  # what the log says when a round is over
 ON = ("python", "jax", "cpu", "cores", "fedcodist")
 
 
@@ -31,7 +33,7 @@ def publish(name: str, found: Mapping[str, Any]) -> None:
     print(f"\n{name}: {json.dumps(found)}", flush=True)
     if os.environ.get("FEDCODIST_PUBLISH"):
         known = json.loads(MEASURED.read_text("utf-8")) if MEASURED.is_file() else {}
-        known["on"] = {key: value for key, value in fingerprint().items() if key in ON}
+        known["on"] = {key: value for key, value in fingerprint().items() if key in ON} | {"load": round(os.getloadavg()[2], 1)}
         known[name] = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), **found}
         MEASURED.write_text(json.dumps(known, indent=1) + "\n", "utf-8")
 
@@ -160,11 +162,11 @@ class Live:
 
     def done(self) -> int:
         """How many rounds are over."""
-        return max((int(text.split()[1]) for _, text in self.told() if text.startswith("round ") and " of " in text), default=0)
+        return max((int(found[2]) for _, text in self.told() if (found := MARK.match(text))), default=0)
 
     def seconds(self) -> list[int]:
         """How long each round took, from when its predecessor was over, or the run was started."""
-        times = [at for at, text in self.told() if text.startswith(("started", "round ")) and (" of " in text)]
+        times = [at for at, text in self.told() if MARK.match(text)]
         return [round(b - a) for a, b in pairwise(times)]
 
     def seen(self, names: Sequence[str]) -> list[dict[str, Any]]:
