@@ -173,7 +173,10 @@ class Federation:
         with timed("distil: public data"):
             order = np.split(how.rows(key, nth, len(self.task.public.x)), pieces)
         salt = keys.derive(key, "distill", t)
-        state = {i: self._begin(how, {j: known[j] for j in taught[i]}, Voice(self.pools[i].model, theta[i]), salt, i) for i in taught}
+        state = {
+            i: self._begin(how, {j: (known[j], *taught[i][j]) for j in taught[i]}, Voice(self.pools[i].model, theta[i]), salt, i)
+            for i in taught
+        }
         speak = partial(self._speak, how, speakers, order, salt)
         ahead = self.engine.host.start(partial(speak, 0))
         for piece in range(pieces):
@@ -246,11 +249,12 @@ class Federation:
         taught = {j: ((1 - gamma) * w, self.pools[j].teaches.temperature) for j, w in others.items()} | {student: (gamma, 1.0)}
         return {j: taught[j] for j in self.names if j in taught and taught[j][0] > 0}
 
-    def _begin(self, how: Distiller, teachers: Mapping[str, Voice], student: Voice, salt: Key, name: str) -> Any:
+    def _begin(self, how: Distiller, teachers: Mapping[str, tuple[Voice, float, float]], student: Voice, salt: Key, name: str) -> Any:
         """A student as it enters a lesson."""
-        heard = tuple(None if j == name else voice for j, voice in teachers.items())
+        heard = tuple(None if j == name else voice for j, (voice, *_) in teachers.items())
+        shares, temperatures = (np.array([of[k] for of in teachers.values()], np.float32) for k in (1, 2))
         key = keys.derive(salt, "technique", self.names.index(name))
-        return distill.begin(how, losses.Lesson(student, heard, self.task.objective, self.task.public.x, key))
+        return distill.begin(how, losses.Lesson(student, heard, shares, temperatures, self.task.objective, self.task.public.x, key))
 
     def _speak(
         self, how: Distiller, speakers: dict[str, Voice], order: Sequence[np.ndarray], salt: Key, piece: int

@@ -19,6 +19,8 @@ class Lesson(NamedTuple):
 
     student: Voice  # as it is now
     teachers: tuple[Voice | None, ...]  # in the order of a batch's logits; None is the student itself
+    weights: Array  # [teachers]
+    temperatures: Array  # [teachers]
     objective: Objective
     public: Array  # [rows, ...] public data, raw
     key: Key

@@ -16,7 +16,7 @@ from fedcodist.methods import FedDF, MergedCodist, PeriodicCodist
 from fedcodist.models import CNN, MLP, Subclass
 from fedcodist.schedule import Constant
 from fedcodist.settings import SettingError
-from fedcodist.techniques import CRD, LOSSES, FitNets, Hinton, Subclasses
+from fedcodist.techniques import CRD, LOSSES, Bregman, FitNets, Hinton, Subclasses, bregman
 from fedcodist.train import Experiment
 
 HOW = Distiller(steps=6, batch=20)
@@ -40,18 +40,19 @@ def batch_of(logits, target=None, features=({},), step=0, how=HOW, labels=None, 
     return losses.Batch(inputs, labels, rows, target, teachers, features, jnp.ones(1), jnp.ones(1), how, jnp.int32(step))
 
 
+DEFAULT = {"bregman": {"k": 1}}  # there are three classes
 NEEDED = {"subclass": {"model": lambda mlp: Subclass(mlp, 2)}}
 
 
 @pytest.mark.parametrize("name", [name for name, loss in LOSSES.items() if isinstance(loss, type)])
 def test_techniques(name):
-    testing.check_loss(LOSSES[name](), **NEEDED.get(name, {}))
+    testing.check_loss(LOSSES[name](**DEFAULT.get(name, {})), **NEEDED.get(name, {}))
 
 
-@pytest.mark.parametrize("plain", [FitNets(weight=0.0), Hinton(temperature=1.0), CRD(weight=0.0)])
+@pytest.mark.parametrize("plain", [FitNets(weight=0.0), Hinton(temperature=1.0), CRD(weight=0.0), Bregman(k=2)])
 def test_what_is_plain_distillation_is_it_to_the_bit(plain):
     assert same_bits(lesson("kl")[0], lesson(plain)[0])
-    assert not same_bits(lesson("kl")[0], lesson(type(plain)())[0])
+    assert not same_bits(lesson("kl")[0], lesson(type(plain)(**DEFAULT.get(plain.kind, {})))[0])
 
 
 def test_a_technique_in_a_config():
@@ -211,3 +212,63 @@ def test_subclasses_that_cannot_be():
     even = gauss_federation(model=lambda mlp: Subclass(mlp, 2))
     with pytest.raises(SettingError, match=r"subclass under feddf, with 2 pools; allowed one pool"):
         Experiment(even, FedDF(method.distill), 4)
+
+
+# -- Bregman --
+
+
+def test_all_directions_lead_back():
+    """Through all classes - 1 directions log-probabilities come back as they were, but for a constant; coefficients are orthonormal in the
+    geometry of the mean."""
+    rng = np.random.default_rng(0)
+    target = np.log(rng.dirichlet(np.ones(5), 40))
+    mean, down, up = bregman.of_softmax(target, 4)
+    assert np.exp(mean) == pytest.approx(np.exp(target).mean(0), rel=1e-5)
+    back = mean + ((target - mean) @ down) @ up
+    assert np.ptp(back - target, axis=1) == pytest.approx(np.zeros(40), abs=1e-4)
+    share = np.exp(mean)
+    assert up @ (np.diag(share) - np.outer(share, share)) @ up.T == pytest.approx(np.eye(4), abs=1e-4)
+    few = []
+    for k in (1, 2, 3):
+        m, d, u = bregman.of_softmax(target, k)
+        few.append(float(losses.kl(jnp.asarray(target), jnp.asarray(m + ((target - m) @ d) @ u)).mean()))
+    assert few[0] > few[1] > few[2] > 1e-3  # each direction explains more
+
+
+def test_a_divergence_by_hand():
+    """Of a leaky ReLU with slope 1/2: F(a) = a^2 / 2 above zero and a^2 / 4 below."""
+    here, there = jnp.array([2.0, -2.0, -2.0, 1.0]), jnp.array([1.0, 2.0, -4.0, 1.0])
+    assert bregman.divergence(here, there, 0.5).tolist() == [0.5, 1.0 - 2.0 + 8.0, 1.0 - 4.0 + 4.0, 0.0]
+    assert np.asarray(bregman.unleak(jnp.array([3.0, -1.0]), 0.5)).tolist() == [3.0, -2.0]
+    mean, _, up, leak = bregman.of_leaky(np.array([[3.0, -2.0], [1.0, -2.0]]), 1, 0.5)
+    assert mean.tolist() == [2.0, -2.0] and leak == 0.5 and np.abs(up) == pytest.approx(np.array([[1.0, 0.0]]), abs=1e-6)
+
+
+def test_a_hidden_layer_is_matched_through_its_directions():
+    fed = gauss_federation(model=lambda mlp: MLP(mlp.hidden, leak=0.2))
+    how = replace(HOW, steps=60, batch=50)
+    plain, matched = (lesson(Bregman(k=2, layer=layer, hidden=2), fed, how=how)[1]["small"]["distill_loss"] for layer in ("", "dense0"))
+    assert matched[0] > plain[0] and matched[1] < 0.8 * matched[0]
+
+
+def test_directions_that_cannot_be():
+    fed, periodic = gauss_federation(), PeriodicCodist(2, HOW)
+    with pytest.raises(SettingError, match=r"method.distill.loss.k: got 10 of 3 classes; allowed at most classes - 1"):
+        Experiment(fed, replace(periodic, distill=replace(HOW, loss="bregman")), 4)
+    with pytest.raises(SettingError, match=r"pools.small.model.leak: got 0; allowed > 0: a layer with ReLU cannot be turned back"):
+        Experiment(fed, replace(periodic, distill=replace(HOW, loss=Bregman(k=1, layer="dense0"))), 4)
+    leaky = gauss_federation(model=lambda mlp: MLP(mlp.hidden, leak=0.2))
+    with pytest.raises(SettingError, match=r"method.distill.loss.hidden: got 8; allowed at most 4, the width of dense0 in small"):
+        Experiment(leaky, replace(periodic, distill=replace(HOW, loss=Bregman(k=1, layer="dense0"))), 4)
+
+
+def test_a_leak_is_a_slope_below_zero():
+    leaky, plain = (MLP((2,), leak).build((2,), 2) for leak in (0.5, 0.0))
+    params = {"dense0": {"w": jnp.eye(2), "b": jnp.zeros(2)}, "dense1": {"w": jnp.eye(2), "b": jnp.zeros(2)}}
+    x = jnp.array([[2.0, -2.0]])
+    assert leaky.apply(params, x, None).tolist() == [[2.0, -1.0]] and plain.apply(params, x, None).tolist() == [[2.0, 0.0]]
+    images = np.random.default_rng(0).normal(size=(2, 24, 24, 3)).astype(np.float32)
+    cnn, near = CNN().build((24, 24, 3), 10), CNN(leak=1e-6).build((24, 24, 3), 10)
+    drawn = cnn.init(keys.root(0))
+    assert np.asarray(near.apply(drawn, images, None)) == pytest.approx(np.asarray(cnn.apply(drawn, images, None)), abs=1e-3)
+    assert config.identity(config.read("quick/toy")) == config.identity(config.read("quick/toy", ["pools.small.model.leak=0.0"]))

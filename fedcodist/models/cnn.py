@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import jax
 import numpy as np
 
-from fedcodist.models.layers import as_conv, conv_stack, dense, dense_inits
+from fedcodist.models.layers import as_conv, conv_stack, dense, dense_inits, relu
 from fedcodist.models.narrow import blocks, dense_places, narrowed, prefix, scaled
 from fedcodist.settings import checked, setting
 from fedcodist.types import Array, Model, Narrow, Spec
@@ -29,6 +29,7 @@ class CNN:
     filters: tuple[int, ...] = setting((16, 32, 32), ge=1, le=10**5)  # filters of the three convolutions
     dense: tuple[int, ...] = setting((64, 128), ge=1, le=10**6)  # widths of the dense layers before the last one
     layout: Literal["24/same", "32/valid"] = "24/same"  # size of the input and kind of padding (A1)
+    leak: float = setting(0.0, ge=0, lt=1, silent=True)  # slope below zero of a leaky ReLU; 0 is ReLU, as in the paper
 
     @lru_cache  # one model for one description: equal experiments share compiled programs
     def build(self, shape: tuple[int, ...], classes: int) -> Model:
@@ -56,16 +57,16 @@ class _Build:
     def apply(self, params: Any, x: Array, key: Any = None) -> Array:
         x = self._flat(params, x)
         for i in range(len(self.cnn.dense)):
-            x = jax.nn.relu(dense(params[f"dense{i}"], x))
+            x = relu(dense(params[f"dense{i}"], x), self.cnn.leak)
         return dense(params[f"dense{len(self.cnn.dense)}"], x)
 
     def features(self, params: Any, x: Array, key: Any = None) -> tuple[Array, dict[str, Array]]:
         seen = {}
         for i, layer in enumerate(self._stack(params)):
-            seen[f"conv{i}"] = x = conv_stack([layer], x, self._padding)
+            seen[f"conv{i}"] = x = conv_stack([layer], x, self._padding, self.cnn.leak)
         x = x.reshape(len(x), -1)
         for i in range(len(self.cnn.dense)):
-            seen[f"dense{i}"] = x = jax.nn.relu(dense(params[f"dense{i}"], x))
+            seen[f"dense{i}"] = x = relu(dense(params[f"dense{i}"], x), self.cnn.leak)
         return dense(params[f"dense{len(self.cnn.dense)}"], x), seen
 
     def narrow(self, rate: float) -> Narrow:
@@ -83,7 +84,7 @@ class _Build:
         return narrowed(sub, places)
 
     def _flat(self, params: Any, x: Array) -> Array:
-        return conv_stack(self._stack(params), x, self._padding).reshape(len(x), -1)
+        return conv_stack(self._stack(params), x, self._padding, self.cnn.leak).reshape(len(x), -1)
 
     def _stack(self, params: Any) -> list[tuple[Any, bool]]:
         """Each convolution's parameters, and whether a max-pool follows it."""

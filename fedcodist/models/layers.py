@@ -76,6 +76,11 @@ def _few_rows_backward(kept: tuple[Array, Array], grad: Array) -> tuple[Array, A
 _few_rows.defvjp(lambda x, w: (x @ w, (x, w)), _few_rows_backward)
 
 
+def relu(x: Array, leak: float = 0.0) -> Array:
+    """ReLU, or with a slope below zero the leaky one."""
+    return jnp.where(x > 0, x, leak * x) if leak else jax.nn.relu(x)
+
+
 def conv_init(key: Any, channels: int, filters: int) -> dict[str, Array]:
     """A 3x3 kernel, [3, 3, channels, filters]."""
     return as_conv(dense_init(key, 9 * channels, filters))
@@ -98,8 +103,13 @@ def im2col3x3(params: Any, x: Array, padding: str) -> Array:
     return _swap(_im2col(params, _swap(x), padding))
 
 
-def conv_stack(stack: Sequence[tuple[Any, bool]], x: Array, padding: str) -> Array:
+def conv_stack(stack: Sequence[tuple[Any, bool]], x: Array, padding: str, leak: float = 0.0) -> Array:
     """Convolutions with ReLU, those whose flag says so followed by a max-pool; [batch, height, width, channels]."""
+    if leak:  # no kernel joins it with its convolution
+        for params, pooled in stack:
+            x = relu(conv3x3(params, x, padding), leak)
+            x = _swap(max_pool(_swap(x))) if pooled else x
+        return x
     if stack and not native.fits(x, stack[0][0]["w"], stack[0][0]["b"], padding):
         x = _swap(x)  # once for the whole stack
         for params, pooled in stack:

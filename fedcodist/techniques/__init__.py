@@ -9,6 +9,7 @@ from typing import Any
 from fedcodist import imports, settings
 from fedcodist.registry import Registry
 from fedcodist.settings import Problem, SettingError
+from fedcodist.techniques.bregman import Bregman
 from fedcodist.techniques.crd import CRD
 from fedcodist.techniques.fitnets import FitNets
 from fedcodist.techniques.functions import Loss, js, kl, mse_logits, reverse_kl
@@ -16,11 +17,12 @@ from fedcodist.techniques.hinton import Hinton
 from fedcodist.techniques.subclass import Subclasses
 from fedcodist.techniques.technique import Features, Plain, Seeing, Technique
 
-LOSSES = Registry("losses", kl, reverse_kl, js, mse_logits, Hinton, FitNets, CRD, Subclasses)
+LOSSES = Registry("losses", kl, reverse_kl, js, mse_logits, Hinton, FitNets, CRD, Subclasses, Bregman)
 
 __all__ = [
     "CRD",
     "LOSSES",
+    "Bregman",
     "Features",
     "FitNets",
     "Hinton",
