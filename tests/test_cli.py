@@ -550,7 +550,7 @@ def test_57_the_lock_of_a_dead_process_is_taken_over(call, done):
     code, _, lines = call("run", "good.toml", "--format", "json")
     assert code == 0
     assert lines == [
-        f"note: took over the lock of pid {2**22 - 1} on elsewhere, which is gone",
+        f"note: took over the lock of pid {2**22 - 1} on elsewhere, which no longer runs",
         "already finished: runs/good/merged/seed-0",
     ]
 
@@ -662,7 +662,7 @@ def test_64_all_damaged_needs_restart_which_deletes_nothing(call, done, finished
         assert re.search(r"no good checkpoint: 000004 .*000003 .*000002 .*all kept; --restart begins again", lines[0]), lines
         assert tree(done) == before
     code, _, lines = call("run", "good.toml", "--format", "json", "--restart")
-    assert code == 0 and lines == ["note: began again; what was there is in before"]
+    assert code == 0 and lines == ["note: restarted; the previous files are in before"]
     assert same_end(done, finished / "runs/good/merged/seed-0")
     kept = {name.removeprefix("before/"): digest for name, digest in tree(done).items() if name.startswith("before/")}
     assert kept == {name: digest for name, digest in before.items() if name.startswith(("checkpoints", "rounds", "timing"))}

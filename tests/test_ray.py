@@ -68,7 +68,7 @@ def test_a_config_places_the_engine_and_a_missing_ray_is_one_line(monkeypatch):
     for refused in (lambda: config.load("quick/toy", ["engine='ray'"]), lambda: Ray().gather({}, [])):
         with pytest.raises(ConfigError) as caught:
             refused()
-        assert caught.value.lines == ["engine.ray: got an installation without it; allowed one with it (pip install 'fedcodist[ray]')"]
+        assert caught.value.lines == ["the engine ray needs the package ray, which is not installed: pip install 'fedcodist[ray]'"]
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8:6379", "[2606:4700::1]:6379"])

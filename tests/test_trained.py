@@ -148,4 +148,4 @@ def test_the_verb(run, tmp_path, capsys, monkeypatch):
     assert "--to: got 'onx'; allowed safetensors | stablehlo | onnx (did you mean onnx?)" in capsys.readouterr().err
     monkeypatch.setattr("importlib.import_module", lambda name: (_ for _ in ()).throw(ImportError("no", name=name)))
     assert main(["export-model", str(run), "--pool", "small", "--to", "onnx"]) == 2
-    assert "got an installation without jax2onnx; allowed one with it (pip install 'fedcodist[onnx]')" in capsys.readouterr().err
+    assert "needs the package jax2onnx, which is not installed: pip install 'fedcodist[onnx]'" in capsys.readouterr().err

@@ -81,7 +81,7 @@ class Ray:
     def placed(self, source: Source) -> Placed:
         """The engine for clients that each actor can have from `source`."""
         if find_spec("ray") is None:
-            raise ConfigError(str(Problem("engine.ray", "an installation without it", "one with it", "pip install 'fedcodist[ray]'")))
+            raise ConfigError("the engine ray needs the package ray, which is not installed: pip install 'fedcodist[ray]'")
         return Placed(self, source)
 
     @property
@@ -277,7 +277,7 @@ def _joined(ray: Any, how: Ray, said: str) -> int:
 def _import(local: bool) -> Any:
     """Ray, with the environment that a cluster of this machine alone needs."""
     if find_spec("ray") is None:
-        raise ConfigError(str(Problem("engine.ray", "an installation without it", "one with it", "pip install 'fedcodist[ray]'")))
+        raise ConfigError("the engine ray needs the package ray, which is not installed: pip install 'fedcodist[ray]'")
     for name, value in ENVIRONMENT.items() if local else ():
         os.environ.setdefault(name, value)
     if local and not any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):

@@ -191,8 +191,8 @@ def _library(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        said = f"got an installation without {name} ({error}); allowed one with it (pip install 'fedcodist[models]')"
-        raise ConfigError(f"from_{name}: {said}") from None
+        said = f"the package {name}, which cannot be imported ({error}): pip install 'fedcodist[models]'"
+        raise ConfigError(f"from_{name} needs {said}") from None
 
 
 def _mode(call: Callable[..., Any]) -> str | None:

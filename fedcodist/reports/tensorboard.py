@@ -46,7 +46,7 @@ def check() -> None:
     try:
         _messages("event")
     except (ImportError, TypeError):  # TypeError: a protobuf that does not read its messages
-        line = "tensorboard: got an installation without tensorboardX; allowed one with it (pip install 'fedcodist[track]')"
+        line = "tensorboard needs the package tensorboardX, which is not installed: pip install 'fedcodist[track]'"
         raise ConfigError(line) from None
 
 

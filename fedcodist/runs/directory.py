@@ -107,7 +107,7 @@ class Run:
             stored = _stored_config(path)
             run = cls(path, lock, wanted if stored is None else stored["config"], "" if stored is None else stored["digest"], keep)
             if gone:
-                run.notes.append(f"took over the lock of {gone}, which is gone")
+                run.notes.append(f"took over the lock of {gone}, which no longer runs")
             if stored is not None:
                 changes = _changes(stored["config"], wanted, harmless)
                 if changes:
@@ -201,7 +201,7 @@ class Run:
                 durable.rename(self.path / name, aside / name)
                 durable.sync_directory(self.path)
         self._make_checkpoints()
-        self.notes.append(f"began again; what was there is in {aside.name}")
+        self.notes.append(f"restarted; the previous files are in {aside.name}")
 
     def record(self, row: Mapping[str, Any]) -> None:
         """Add a round to the journal. It must not hold anything that differs between two equal trainings, such as time."""

@@ -105,8 +105,7 @@ def _library(name: str, to: str, extra: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
-        said = f"got an installation without {name}; allowed one with it (pip install 'fedcodist[{extra}]')"
-        raise ConfigError(f"--to {to}: {said}") from None
+        raise ConfigError(f"--to {to} needs the package {name}, which is not installed: pip install 'fedcodist[{extra}]'") from None
 
 
 def _one_by_one(model: Trained) -> Callable[[Array], Array]:

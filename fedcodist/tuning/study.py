@@ -125,7 +125,7 @@ def check(search: Search, path: Path, data: str) -> list[str]:
         message = f"{durable.printable(path)}: this study is another one: {', '.join(changes[:5])}{more}; use another --name, or --restart"
         raise runs.Mismatch(message, changes)
     other = environment.differences(stored["environment"], found)
-    return [f"goes on, but not as it was begun: {', '.join(other)}"] if other else []
+    return [f"continues in another environment than before: {', '.join(other)}"] if other else []
 
 
 def ask(search: Search, path: Path) -> None:
@@ -146,7 +146,7 @@ def set_aside(path: Path) -> list[str]:
     durable.make_directory(aside)
     for name in reversed(there):  # what it is goes last: without it the rest is refused, not mistaken for something else
         durable.rename(path / name, aside / name)
-    return [f"began again; what was there is in {aside.name}"]
+    return [f"restarted; the previous files are in {aside.name}"]
 
 
 def _facts(search: Search, data: str) -> dict[str, Any]:

@@ -184,14 +184,14 @@ def _retry(opened: Any) -> list[str]:
             marks = {"again": trial.number} | ({"own": True} if trial.user_attrs.get("own") else {})
             opened.enqueue_trial(trial.system_attrs.get("fixed_params", {}) | trial.params, user_attrs=marks)
         opened.tell(trial.number, state=states.FAIL)
-    return [f"trial {', '.join(str(trial.number) for trial in lost)} was interrupted, and is tried again"] if lost else []
+    return [f"trial {', '.join(str(trial.number) for trial in lost)} was interrupted and is repeated"] if lost else []
 
 
 def _optuna() -> Any:
     try:
         import optuna
     except ImportError:
-        raise ConfigError("tune: got no optuna; allowed an installation with it (pip install 'fedcodist[tune]')") from None
+        raise ConfigError("tune needs the package optuna, which is not installed: pip install 'fedcodist[tune]'") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 

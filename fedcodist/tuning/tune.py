@@ -74,7 +74,7 @@ def trials(search: Search, root: str | Path, task: Task | None = None) -> list[T
     """The finished trials of a study, without continuing it."""
     path = place(root, search.config)
     if not (path / JOURNAL).is_file():
-        raise ConfigError(f"{durable.printable(path)}: got no study; allowed one (fedcodist tune with --twin makes it)")
+        raise ConfigError(f"{durable.printable(path)}: there is no study here; fedcodist tune with --twin makes one")
     with suggestions.opened(search, path, content(task if task is not None else search.config.task.load())) as (opened, _):
         return suggestions.trials(search, opened)
 

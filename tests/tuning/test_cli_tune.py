@@ -76,7 +76,7 @@ def test_values_that_are_refused_together_are_a_result_and_the_study_goes_on(bas
     assert code == 0 and "tune merged: 8 of 8" in errors, errors
     assert "refused: pools.small.cohort: got 10; allowed at most 3 clients" in errors and re.search(r"refused +0\.00", said)
     code, again, errors = call(*given, "--trials", 8)
-    assert (code, again) == (0, said) and "tried again" not in errors
+    assert (code, again) == (0, said) and "is repeated" not in errors
 
 
 def test_twin_first_with_as_many_trials_and_its_rates(base, tmp_path, pretend, call):
@@ -182,7 +182,7 @@ def test_formats(pretend, call, form):
         (["--space", "rate"], "--space: got 'rate'; allowed rates | distillation | all, or a TOML file (did you mean rates?)"),
         (["--space", "no.toml"], "no.toml: No such file or directory"),
         (["--only", "alpha"], "--only: got 'alpha'; allowed a pattern that matches one of"),
-        (["--rates-from", "twin"], "fedavg: got no study; allowed one (fedcodist tune with --twin makes it)"),
+        (["--rates-from", "twin"], "fedavg: there is no study here; fedcodist tune with --twin makes one"),
         (
             ["--set", "method.kind='fedavg'", "--set", "method={ kind = 'fedavg' }", "--rates-from", "twin"],
             "--rates-from: got it for fedavg",

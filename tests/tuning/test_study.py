@@ -38,7 +38,7 @@ def test_another_study_is_refused_and_set_aside_on_request(base, read, tmp_path,
     code, _, errors = call("--space", "distillation", "--trials", 2, "--seed", 8)
     assert code == 4 and errors.startswith("error: ") and "seed: 7 -> 8" in errors and len(errors.splitlines()) == 1
     code, _, errors = call("--space", "distillation", "--trials", 2, "--seed", 8, "--restart")
-    assert code == 0 and "note: began again; what was there is in before-1" in errors
+    assert code == 0 and "note: restarted; the previous files are in before-1" in errors
     aside = (tmp_path / "out/small/merged/before-1/study.journal").read_bytes()
     assert aside.startswith(before[tmp_path / "out/small/merged/study.journal"])
 
@@ -62,8 +62,8 @@ def test_an_unfinished_study_is_carried_to_another_machine(base, tmp_path, prete
     monkeypatch.setattr(environment, "fingerprint", lambda: fingerprint | {"cpu": "another"})
     trained.clear()
     events = list(tune.run(searched(base, trials=14), tmp_path / "there"))
-    assert any("goes on, but not as it was begun: cpu " in note for note in events[0].notes)
-    assert "trial 11 was interrupted, and is tried again" in events[0].notes and events[0].done == 11
+    assert any("continues in another environment than before: cpu " in note for note in events[0].notes)
+    assert "trial 11 was interrupted and is repeated" in events[0].notes and events[0].done == 11
     assert set(trained) == {12, 13, 14}, "finished trials count"
     found = tune.trials(searched(base, trials=14), tmp_path / "there")
     assert values(found) == values(straight) and sealed.unseal(there / "study.json")["trials"] == 14
@@ -98,5 +98,5 @@ def test_without_optuna(base, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ConfigError) as refused:
         finish(searched(base), tmp_path)
-    assert str(refused.value) == "tune: got no optuna; allowed an installation with it (pip install 'fedcodist[tune]')"
+    assert str(refused.value) == "tune needs the package optuna, which is not installed: pip install 'fedcodist[tune]'"
     assert not list(tmp_path.rglob("study.*"))

@@ -118,7 +118,7 @@ def test_killed_in_the_middle_of_a_trial(base, file, tmp_path):
     journal.write_bytes(whole + b'{"op_code":6,"worker_id":"x')  # as if it had died in a write
     search = searched(base, trials=6)
     events = list(tune.run(search, tmp_path / "out"))
-    assert events[0].done == 2 and "was interrupted, and is tried again" in events[0].notes[0]
+    assert events[0].done == 2 and "was interrupted and is repeated" in events[0].notes[0]
     found = tune.trials(search, tmp_path / "out")
     assert [t.state for t in found if t.state != "lost"] == ["complete"] * 5 + [found[-1].state] and len(found) == 7
     assert values(found) == values(finish(search, tmp_path / "straight")), "as if nothing had happened"
