@@ -253,6 +253,7 @@ def test_without_privacy_nothing_is_said_of_it():
         (["privacy.delta=1"], "privacy.delta: got 1.0; allowed a number > 0 and < 1"),
         (["privacy.sampling='poison'"], "privacy.sampling"),
         (["method='feddf'"], "method: got feddf; allowed a method that needs only sums"),
+        (["method='fd'"], "method: got fd; allowed a method that needs only sums"),
         (["pools.small.rule='scaffold'"], "pools.small.rule: got scaffold; allowed average"),
         (["pools.small.fold='median'"], "pools.small.fold: got median; allowed mean"),
         (["privacy.delta=0.2"], "privacy.delta: got 0.2; allowed less than 1 over the 12 clients of pool small"),

@@ -75,7 +75,7 @@ class Account:
         self._places: set[tuple[str, int, str]] = set()
         self._paid: Counter[str] = Counter()  # {client: the sum of 1 / noise^2 over its releases}
         self._drawn: Counter[tuple[str, int, int]] = Counter()  # {(pool, asked, of how many): releases}
-        self._sets: list[frozenset[str]] = [frozenset(noise)]  # of pools that some client is in
+        self._sets: list[frozenset[str]] = []  # of pools that some client is in, once that is known
 
     def open(self, rows: Iterable[Mapping[str, Any]], keep: Callable[[Mapping[str, Any]], None]) -> None:
         """Go on with what was paid before, and keep what is paid from now on."""
@@ -87,8 +87,8 @@ class Account:
         self._keep = keep
 
     def meet(self, population: Mapping[str, Iterable[str]]) -> None:
-        """Learn which pools share clients; unless it is told, some client is in all of them."""
-        if self.how.sampling == "none":
+        """Learn which pools share clients, once; until then some client may be in all of them."""
+        if self.how.sampling == "none" or self._sets:
             return
         found: set[frozenset[str]] = set()
         ids = {pool: set(population[pool]) for pool in self._noise}
@@ -122,7 +122,7 @@ class Account:
             # Gaussian mechanisms compose to one, whatever was asked in between: 1 / noise^2 adds up.
             return _gaussian(max(paid.values(), default=0.0), self.how.delta)
         drawn = self._drawn + Counter((charge.pool, len(charge.clients), charge.of) for charge in more)
-        return max(self._sampled({of: n for of, n in drawn.items() if of[0] in pools}) for pools in self._sets)
+        return max(self._sampled({of: n for of, n in drawn.items() if of[0] in pools}) for pools in self._sets or [frozenset(self._noise)])
 
     def _sampled(self, drawn: Mapping[tuple[str, int, int], int]) -> float:
         if not drawn:

@@ -29,6 +29,9 @@ from fedcodist.settings import Problem
 from fedcodist.types import Answer, Ask, Engine, Examples, Host, Tree
 
 
+SHARED = {"public data", "labels"}  # what a method may use beside the noised sums; labels are those of public data
+
+
 class BudgetSpent(Failure):
     """Another round would cost more privacy than was promised."""
 
@@ -162,7 +165,7 @@ def problems(how: Privacy | None, pools: Mapping[str, Any], method: Any) -> list
         for name in pools
         if name not in private
     ]
-    if method.asks:
+    if method.asks or not SHARED.issuperset(method.consumes):
         found.append(Problem("method", method.kind, "a method that needs only sums over clients, to which noise can be added"))
     for name in private:
         pool = pools[name]
