@@ -18,7 +18,7 @@ from fedcodist.methods.labelled import alternating
 from fedcodist.methods.quantise import centres, eased
 from fedcodist.methods.tables import Table, Taught, class_means, empty
 from fedcodist.objectives.classify import Classify
-from fedcodist.reports import compare
+from fedcodist.reports import compare, report
 from fedcodist.runs import personal, session
 from fedcodist.settings import SettingError
 from fedcodist.train import Experiment, train
@@ -192,6 +192,8 @@ def test_a_run_tells_of_clients_apart_from_the_rest(tmp_path):
     both = [run.result["personal_test"]["small"]["all"]["personal_accuracy"] for run in recorded]
     assert gain == pytest.approx(both[0] - both[1])
     assert [row["method"] for row in compare.results(recorded)] == ["FedAvg"] * 6  # two pools, three domains each
+    page = report.render(recorded, None)
+    assert "Each client's own data" in page and "models at the clients" in page
 
 
 def test_without_data_to_measure_on_it_is_refused():

@@ -116,6 +116,7 @@ def content(recorded: Sequence[Any]) -> dict[str, Any]:
         "banners": banners(recorded, arms),
         "verdicts": verdicts(arms),
         "results": results(arms, colours),
+        "personal": [row | {"colour": colours[row["method"]]} for row in compare.personal(recorded)],
         "transfer": transfer(arms, colours),
         "steps": [{"label": arm.label, "colour": colours[arm.label], "rows": rows} for arm in arms if (rows := gradients_of(arm))],
         "labels": [{"pool": pool, **of[pool]} for of in [label_counts(arms)] for pool in pools_of(recorded) if pool in of],
@@ -196,6 +197,7 @@ def results(arms: Sequence[Arm], colours: dict[str, str]) -> list[dict[str, Any]
     for arm in arms:
         if twin := twin_of(arm, arms):
             gains |= {(arm.label, row["pool"], row["domain"]): row for row in paired(twin.runs, arm.runs)}
+    owned = {row["method"] for row in compare.personal(runs)}  # whoever has no row below was measured there alone
     axis = span(list(gains.values()))
     size, found = parameters_of(runs), []
     for pool in pools_of(runs):
@@ -206,7 +208,8 @@ def results(arms: Sequence[Arm], colours: dict[str, str]) -> list[dict[str, Any]
                 if pool not in pools_of(arm.runs):
                     continue
                 row, gain = reached.get((arm.label, pool, domain)), gains.get((arm.label, pool, domain))
-                without = "" if arm.kind == TWIN else "no result" if row is None else "no twin: run with --twin"
+                absent = "models at the clients" if arm.label in owned else "no result"
+                without = "" if arm.kind == TWIN else absent if row is None else "no twin: run with --twin"
                 if arm.kind != TWIN and gain is None and twin_of(arm, arms) and row is not None:
                     without = "no shared seed"
                 rows.append(
