@@ -42,12 +42,18 @@ def test_memory_counts_parameters_three_times_the_batch_and_the_data():
     assert large > small
 
 
+def result_of(root):
+    result = runs.read(runs.run_path(root, "toy", "merged", 0)).result
+    assert result is not None
+    return result
+
+
 def test_a_plan_says_what_a_journal_will_say(tmp_path):
     """Bytes are equal, and operations within 5 %."""
     made = config.read("quick/toy", ["rounds=30"])
     planned = fleet.fleet(config.build(made, 0), devices.shipped(), Assumed())
     assert main.main(["run", "quick/toy", "--set", "rounds=30", "--out", str(tmp_path), "--quiet"]) == 0
-    spent = runs.read(runs.run_path(tmp_path, "toy", "merged", 0)).result["cost"]
+    spent = result_of(tmp_path)["cost"]
     pools = {row["pool"]: row for row in planned["pools"]}
     for name, row in pools.items():
         asked = 30 * made.pools[name].cohort

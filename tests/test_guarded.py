@@ -88,6 +88,12 @@ def test_ranges():
         Guard(doubt=-1.0)
 
 
+def server_operations(path):
+    result = runs.read(path).result
+    assert result is not None
+    return result["cost"]["server_flops"]["small"]
+
+
 def test_in_a_config_it_is_counted_resumed_and_told(tmp_path, capsys):
     given = ["--set", "guard={ rows = 100 }", "--set", "method={ kind = 'periodic', period = 2, distill = { steps = 4, batch = 10 } }"]
     command = ["run", "quick/toy", *given, "--set", "rounds=4", "--quiet", "--out", str(tmp_path / "a")]
@@ -96,9 +102,9 @@ def test_in_a_config_it_is_counted_resumed_and_told(tmp_path, capsys):
     rows = [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
     assert ["guard" in row["pools"]["small"] for row in rows] == [False, True, False, True]
     assert "guard" not in config.plain(config.read("quick/toy"))  # so that digests hold
-    spent = runs.read(path).result["cost"]["server_flops"]["small"]
+    spent = server_operations(path)
     assert main.main([*command[:2], *given[2:], *command[6:-1], str(tmp_path / "b")]) == 0  # the same without the guard
-    without = runs.read(runs.run_path(tmp_path / "b", "toy", "periodic", 0)).result["cost"]["server_flops"]["small"]
+    without = server_operations(runs.run_path(tmp_path / "b", "toy", "periodic", 0))
     assert spent > without
     planned = cost.expected(
         config.build(config.read("quick/toy", [*given[1::2], "rounds=4"]), 0).federation, PeriodicCodist(2, Distiller(4, 10)), 4

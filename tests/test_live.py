@@ -59,7 +59,7 @@ def get(url, **headers):
 class Stay(urllib.request.HTTPRedirectHandler):
     """Redirects are answers here."""
 
-    def redirect_request(self, *args):
+    def redirect_request(self, req, fp, code, msg, headers, newurl):
         return None
 
 

@@ -46,7 +46,9 @@ def audit(experiments: Sequence[Experiment], probe: Probe | None, tell: Tell = l
     parts = {"clients": _clients(task, keys.derive(key, "clients")), "held_out": task.held_out.x, "test": task.test.x}
     repeated, distance = _repeated(task, parts), _distance(task, parts, key)
     teachers, gains = [], []
-    for experiment in experiments if probe is not None else ():
+    for experiment in experiments:
+        if probe is None:
+            break
         state = lessons.begun(experiment, probe.rounds, tell)
         teachers = teachers or lessons.spoken(experiment, state, 1_000, keys.derive(key, "teachers"))
         gains.append(lessons.gains(experiment, state, probe, tell))
@@ -91,7 +93,7 @@ def _distance(task: Task, parts: Mapping[str, Array], key: Key) -> list[dict[str
     for what, x in (("public", public), ("held_out", np.asarray(parts["held_out"][:MOST_ROWS]))):
         apart = rows.told_apart(rows.vectors(x), rows.vectors(clients), keys.derive(key, what))
         found.append({"rows of": what, "told apart": apart.value, "low": apart.low, "high": apart.high} | _looks(x))
-    return [*found, {"rows of": "clients", "told apart": None, "low": None, "high": None} | _looks(clients)]
+    return [*found, {"rows of": "clients", "told apart": None, "low": None, "high": None} | _looks(np.asarray(clients))]
 
 
 def _looks(x: np.ndarray) -> dict[str, float]:

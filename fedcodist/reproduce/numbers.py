@@ -8,6 +8,7 @@ from typing import Any
 from fedcodist.reproduce import claims
 
 DASH = "–"
+LINE = 140  # characters of a line of text
 
 
 def show_accuracy(told: Mapping[str, Any]) -> str:

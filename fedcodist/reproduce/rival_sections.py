@@ -13,8 +13,7 @@ from fedcodist.reports.arms import dig
 from fedcodist.reports.compare import QUARTILES
 from fedcodist.reports.units import si
 from fedcodist.reproduce import claims, paper
-from fedcodist.reproduce.numbers import DASH, show_accuracy, show_difference, show_gain, show_seeds
-from fedcodist.reproduce.sections import LINE
+from fedcodist.reproduce.numbers import DASH, LINE, show_accuracy, show_difference, show_gain, show_seeds
 
 Result = Mapping[str, Any]
 Cell = Mapping[str, Any]

@@ -14,10 +14,9 @@ from fedcodist.reports.arms import dig, label
 from fedcodist.reports.units import si
 from fedcodist.reproduce import claims, figures, paper
 from fedcodist.reproduce.cells import SELF_TEMPERATURE
-from fedcodist.reproduce.numbers import DASH, show_accuracy, show_difference, show_gain, show_ids, show_seeds
+from fedcodist.reproduce.numbers import DASH, LINE, show_accuracy, show_difference, show_gain, show_ids, show_seeds
 
 Result = Mapping[str, Any]
-LINE = 140  # characters of a line of text
 WAYS = {
     "to-large": "the small model teaches the large one only",
     "to-small": "the large model teaches the small one only",
