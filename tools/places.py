@@ -94,14 +94,14 @@ def ray(file: Path) -> str:
     """What `make test-ray` measured last."""
     found = json.loads(file.read_text("utf-8"))
     on, over, memory = found["on"], found["overhead"], found["memory"]
-    cases, sides = list(found["identical"]), memory["after"]
+    cases, sides = ", ".join(found.get("identical", ())), memory["after"]
     low, high = over["times"]
     grown = [f"{1 + (b - a) / a:.2f}" for a, b in zip(sides[0]["rss"], sides[1]["rss"], strict=True)]
     lines = [
         f"Two actors on {on['cores']} cores of an {on['cpu']}, in a network namespace ({found['date']}, Python {on['python']}, "
         f"jax {on['jax']}):",
         "",
-        f"- The bytes of `compiled` with one and with two workers: {', '.join(cases)}.",
+        *([f"- The bytes of `compiled` with one and with two workers: {cases}."] if cases else []),
         f"- {found['lost']['killed']} actors killed in the middle of a round: {_same_bytes(found['lost']['same'])}.",
         f"- {memory['rounds']} rounds: resident memory of this process and the two actors in the end, over that after 20 rounds: "
         f"{', '.join(grown)}; in the object store {sides[1]['store'] / 2**20:.1f} MiB, after 20 rounds {sides[0]['store'] / 2**20:.1f}.",
