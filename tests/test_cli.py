@@ -6,6 +6,7 @@ of Python; those about signals, pipes, locales and environments start a process.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -285,6 +286,30 @@ def test_help_version_and_completion(call):
     pytest.importorskip("shtab")
     for shell in ("bash", "zsh", "tcsh"):
         assert "export-model" in call("--print-completion", shell)[1]
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+@pytest.mark.parametrize("how", ["closed from the start", "closed by its reader"])
+def test_71_a_closed_stream_stops_no_run(place, monkeypatch, stream, how):
+    file = None
+    if how == "closed by its reader":
+        reader, writer = os.pipe()
+        os.close(reader)
+        file = os.fdopen(writer, "w", buffering=1)
+    monkeypatch.setattr(sys, stream, file)
+    argv = ["run", "good.toml", "--twin", "--set", "rounds=1", "--set", "method.alpha=1"]  # it has a warning to tell
+    assert main.main(argv) == (141 if file is not None and stream == "stdout" else 0)
+    assert len([run for run in runs.find("runs") if runs.read(run).result]) == 2 and Path("runs/good/report.html").is_file()
+    if file is not None:
+        with contextlib.suppress(OSError):
+            file.close()
+
+
+def test_71_a_process_without_streams_takes_no_file_for_one(place):
+    script = f"exec {sys.executable} -m fedcodist run good.toml --set rounds=1 >&- 2>&- <&-"
+    assert subprocess.run(["sh", "-c", script]).returncode == 0
+    (run,) = runs.find("runs")
+    assert runs.read(run).result and not runs.read(run).notes
 
 
 def test_python_m_fedcodist():
@@ -998,3 +1023,56 @@ def test_7_a_decimal_comma_in_alpha_is_named(call):
 def test_every_verb_does_something():
     top = main.parser()
     assert set(next(action for action in top._actions if action.dest == "verb").choices) == set(main.VERBS)
+
+
+# -- the user's own code, and the machine --
+
+OWN = """
+import sys
+import jax.numpy as jnp
+
+def raises(target, logits):
+    raise KeyError("no such thing")
+
+def leaves(target, logits):
+    sys.exit(0)
+
+def narrow(target):
+    return jnp.sum(target, -1)
+"""
+
+
+@pytest.mark.parametrize(
+    "name, said",
+    [
+        ("raises", r"own_losses\.py:6: your function raises raises: KeyError: 'no such thing'"),
+        ("leaves", r"own_losses\.py:9: your function leaves ends the program: SystemExit: 0"),
+        (
+            "narrow",
+            r"your function narrow cannot be called as it must be: TypeError: narrow\(\) takes 1 positional argument but 2 were given",
+        ),
+    ],
+)
+def test_the_users_own_code_is_told_as_theirs(call, place, monkeypatch, name, said):
+    Path("own_losses.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(place))
+    code, out, lines = call("run", "good.toml", "--format", "json", "--set", f"method.distill.loss=own_losses:{name}")
+    assert (code, out, len(lines)) == (2, "", 1) and re.search(said, lines[0]), (code, lines)
+    monkeypatch.delitem(sys.modules, "own_losses", raising=False)
+
+
+@pytest.mark.parametrize(
+    "error, code, said",
+    [
+        (RuntimeError("Unable to initialize backend 'cuda': no such thing"), 2, "JAX_PLATFORMS: got "),
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes"), 9, "memory: not enough"),
+        (RuntimeError("can't start new thread"), 9, "memory: not enough"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), 9, "memory: not enough"),
+        (ValueError("x" * 10_000), 70, "a bug of fedcodist: ValueError: xxx"),
+    ],
+)
+def test_what_the_machine_refuses_has_its_line_and_code(call, monkeypatch, error, code, said):
+    fail = eval(compile("lambda args: (_ for _ in ()).throw(error)", "<nobody's code>", "eval"), {"error": error})
+    monkeypatch.setitem(main.VERBS, "list", fail)
+    found, out, lines = call("list", "configs")
+    assert (found, out, len(lines)) == (code, "", 1) and lines[0].startswith(f"error: {said}") and len(lines[0]) < 700, lines

@@ -16,8 +16,9 @@ import pytest
 
 from fedcodist.config import toml
 from fedcodist.errors import ConfigError
-from fedcodist.reports import drawing, report, spending
+from fedcodist.reports import drawing, plots, report, spending
 from fedcodist.reports.plots import PLOTS
+from fedcodist.storage.durable import StorageError
 
 EVIL = "<script>alert(1)</script>"
 LIFT = {"fedavg": 0.0, "periodic": 0.02, "merged": 0.05}
@@ -341,3 +342,34 @@ def test_long_runs_are_thinned(tmp_path):
 
     line = thin([(float(t), float(t)) for t in range(1, 1502)])
     assert len(line) <= MOST_POINTS + 1 and line[-1] == (1501.0, 1501.0) and line[0] == (4.0, 4.0)
+
+
+def test_a_report_replaces_its_files_and_follows_no_link(tmp_path, monkeypatch):
+    """A link that somebody put in the place of a file is replaced by the file; what it pointed to stays as it was."""
+    monkeypatch.setattr(report, "available", lambda: False)
+    precious, out = tmp_path / "precious", tmp_path / "out"
+    precious.write_text("mine")
+    out.mkdir()
+    for name in ("report.html", "rows.csv"):
+        (out / name).symlink_to(precious)
+    report.write([make_run("merged", 0, ["a", "b"], ["all"], rounds=4)], out)
+    assert precious.read_text() == "mine"
+    assert all((out / name).is_file() and not (out / name).is_symlink() for name in ("report.html", "rows.csv"))
+    assert sorted(path.name for path in out.iterdir()) == ["report.html", "rows.csv"]
+
+
+def test_plots_go_into_no_linked_directory(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "plots").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match="plots: a symbolic link; allowed a directory"):
+        plots.draw([], tmp_path / "plots")
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_absurd_numbers_are_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "available", lambda: False)
+    run = make_run("merged", 0, ["a", "b"], ["all"], rounds=4)
+    run.rounds[0]["held_out"]["a"]["all"]["accuracy"] = 10**400
+    run.rounds[1]["held_out"]["a"]["all"]["accuracy"] = 1e308
+    run.result["cost"]["client_bytes"] = 10**400
+    assert "accuracy" in report.write([run], tmp_path).read_text(encoding="utf-8")

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from fedcodist.cli import (
     arguments,
     audit,
+    causes,
     compare,
     data,
     deploy,
@@ -35,6 +36,7 @@ from fedcodist.cli import (
     watch,
 )
 from fedcodist.cli.arguments import Parser
+from fedcodist.cli.streams import steady
 from fedcodist.errors import ConfigError, Failure, Interrupted
 from fedcodist.settings import one_line
 
@@ -97,7 +99,11 @@ def parser() -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    argv = list(sys.argv[1:] if argv is None else argv)
+    with steady():
+        return _main(list(sys.argv[1:] if argv is None else argv))
+
+
+def _main(argv: list[str]) -> int:
     debug, as_json = "--debug" in argv, re.search(r"--errors[ =]json", " ".join(argv)) is not None
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr does: a name that the terminal cannot show is no reason to fail
@@ -138,13 +144,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if debug:
             traceback.print_exc()
+        if (found := causes.cause(error)) is not None:
+            return _fail([found[0]], found[1], as_json)
         return _fail([one_line(f"{error.filename or 'output'}: {error.strerror or error}")], 6, as_json)
     except Interrupted as interrupted:
         print("interrupted: every completed round is saved; the same command goes on from there", file=sys.stderr)
         return interrupted.code
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if debug:
-            raise
+            traceback.print_exc()
+        if (found := causes.cause(error)) is not None:
+            return _fail([found[0]], found[1], as_json)
         return _bug(error, as_json)
 
 
@@ -174,14 +184,10 @@ def _fail(lines: list[str], code: int, as_json: bool) -> int:
     return code
 
 
-def _bug(error: Exception, as_json: bool) -> int:
+def _bug(error: BaseException, as_json: bool) -> int:
     with tempfile.NamedTemporaryFile("w", prefix="fedcodist-", suffix=".log", delete=False) as file:
         traceback.print_exc(file=file)
-    return _fail(
-        [f"a bug of fedcodist: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''} (traceback in {file.name})"],
-        70,
-        as_json,
-    )
+    return _fail([f"a bug of fedcodist: {causes.said(error)} (traceback in {file.name})"], 70, as_json)
 
 
 if __name__ == "__main__":

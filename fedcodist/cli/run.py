@@ -88,6 +88,7 @@ def _print(args: argparse.Namespace, arms: list[Any], recorded: list[Any], place
     from fedcodist.reports import compare, report, tables, verdicts
     from fedcodist.reports.screen import wrapped
 
+    page = report.write_below(place) if args.format == "table" else None  # first: whoever reads the table may be gone by its end
     rows = compare.results(recorded)
     if rows or args.format != "table":
         print(tables.render(compare.display(rows) if args.format == "table" else rows, args.format))
@@ -97,6 +98,6 @@ def _print(args: argparse.Namespace, arms: list[Any], recorded: list[Any], place
         print("", tables.render(compare.display_personal(own), title="each client's own test split, mean over clients"), sep="\n")
     if len(arms) > 1:
         print("", *map(wrapped, verdicts.verdicts(recorded)), sep="\n")
-    print(f"\nreport: {report.write_below(place)}")
+    print(f"\nreport: {page}")
     if not report.available():
         print(f"The report has no plots: pip install 'fedcodist[plots]', then fedcodist report {place}")

@@ -147,5 +147,5 @@ def _library() -> tuple[Any, Any, Any]:
         from cryptography.hazmat.primitives import hashes  # pyright: ignore[reportMissingImports]
         from cryptography.hazmat.primitives.asymmetric import ec  # pyright: ignore[reportMissingImports]
     except ImportError:
-        raise ConfigError("deploy: got no package cryptography; allowed an installation with it: pip install 'fedcodist[deploy]'") from None
+        raise ConfigError("deploy: cryptography is not installed; pip install 'fedcodist[deploy]'") from None
     return x509, hashes, ec

@@ -34,7 +34,7 @@ def program(name: str) -> str:
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.is_file() else shutil.which(name)
     if found is None:
-        raise ConfigError(f"deploy: got no program {name}; allowed an installation with Flower: pip install 'fedcodist[deploy]'")
+        raise ConfigError(f"deploy: the program {name} is missing: Flower is not installed; pip install 'fedcodist[deploy]'")
     return found
 
 

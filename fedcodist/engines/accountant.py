@@ -16,7 +16,7 @@ from itertools import combinations
 from typing import Any, Literal, NamedTuple
 
 from fedcodist.errors import ConfigError
-from fedcodist.settings import Problem, checked, setting
+from fedcodist.settings import checked, setting
 
 Sampling = Literal["none", "poisson", "without_replacement"]
 ASSUMED: dict[str, str] = {
@@ -69,7 +69,7 @@ class Account:
 
     def __init__(self, how: Privacy, noise: Mapping[str, float]) -> None:
         if find_spec("dp_accounting") is None:
-            raise ConfigError(str(Problem("privacy", "an installation without it", "one with it", "pip install 'fedcodist[privacy]'")))
+            raise ConfigError("privacy: dp-accounting is not installed; pip install 'fedcodist[privacy]'")
         self.how, self._noise = how, dict(noise)
         self._keep: Callable[[Mapping[str, Any]], None] = lambda row: None
         self._places: set[tuple[str, int, str]] = set()

@@ -15,6 +15,7 @@ from typing import Any
 from fedcodist.methods import BASELINE, METHODS
 
 TWIN = BASELINE.kind
+MOST = 1e30  # of a number that a run may hold: no accuracy, loss, time or count is larger, and sums of larger ones overflow
 SPLITS, PERSONAL = ("held_out", "test"), ("personal_held_out", "personal_test")  # global ones, and each client's own
 COSTS = ("client_bytes", "client_flops", "server_flops", "server_steps")
 
@@ -91,8 +92,9 @@ def dig(table: Any, *keys: Any) -> Any:
 
 
 def number(value: Any) -> float | None:
-    """A finite number, or None."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) else None
+    """A finite number that is not absurd, or None."""
+    sound = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MOST
+    return float(value) if sound else None
 
 
 def is_finished(run: Any) -> bool:

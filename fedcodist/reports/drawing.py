@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fedcodist.errors import ConfigError
 from fedcodist.methods import METHODS
 from fedcodist.reports.arms import TWIN, Arm
+from fedcodist.storage import durable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -259,11 +260,13 @@ def _lay_out(figure: Figure) -> None:
 def save(figure: Figure, path: Path) -> Picture:
     """Write path.png and path.svg, and return the SVG. No date and no random ids, so that the same runs give the same bytes."""
     _lay_out(figure)
-    figure.savefig(path.with_suffix(".png"), dpi=150, metadata={"Software": None})
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=150, metadata={"Software": None})
+    durable.publish(path.with_suffix(".png"), image.getvalue())
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     svg = "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
-    path.with_suffix(".svg").write_bytes(svg.encode("utf-8", "replace"))
+    durable.publish(path.with_suffix(".svg"), svg.encode("utf-8", "replace"))
     return Picture(svg, tuple(_place(ax, figure) for ax in figure.axes))
 
 

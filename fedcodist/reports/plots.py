@@ -32,6 +32,7 @@ from fedcodist.reports.drawing import (
 )
 from fedcodist.reports.statistics import mean
 from fedcodist.reports.units import si
+from fedcodist.storage import durable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +45,7 @@ def draw(arms: Sequence[Arm], out: Path) -> dict[str, Picture]:
     """Every plot that these arms give, saved into a directory as PNG and SVG: {name: picture}."""
     drawn = {}
     with drawing.style():
-        out.mkdir(parents=True, exist_ok=True)
+        durable.own_directory(out)
         for name, picture in PLOTS.items():
             if (figure := picture(arms)) is not None:
                 drawn[name] = save(figure, out / name)

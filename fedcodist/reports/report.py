@@ -48,6 +48,7 @@ from fedcodist.reports.statistics import ONE_SEED, extra_cost, mean, paired
 from fedcodist.reports.tables import safe_cell
 from fedcodist.reports.units import interval, plural, points, si
 from fedcodist.reports.verdicts import alone, outcome, verdict
+from fedcodist.storage import durable
 
 FIELDS = ("run", "seed", "method", "round", "pool", "domain", "metric", "value")
 BADGES = {
@@ -81,9 +82,9 @@ def write(recorded: list[Any], out: Path) -> Path:
     arms = group(recorded)
     out.mkdir(parents=True, exist_ok=True)
     drawn = plots.draw(arms, out / "plots") if available() else None
-    (out / "rows.csv").write_bytes(rows_csv(recorded).encode("utf-8", "replace"))
+    durable.publish(out / "rows.csv", rows_csv(recorded).encode("utf-8", "replace"))
     page = out / "report.html"
-    page.write_bytes(render(recorded, drawn).encode("utf-8", "replace"))
+    durable.publish(page, render(recorded, drawn).encode("utf-8", "replace"))
     return page
 
 

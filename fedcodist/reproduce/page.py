@@ -18,6 +18,7 @@ from fedcodist.errors import data_error
 from fedcodist.reproduce import claims, clocks, figures, front, paper, results, rival_sections, sections, study_sections
 from fedcodist.reproduce.budgets import BUDGETS
 from fedcodist.settings import nearest
+from fedcodist.storage import durable
 
 Result = Mapping[str, Any]
 PAGE, EVERYTHING, FOLDER = "results.md", "all-results.md", "results"
@@ -190,7 +191,7 @@ def write(docs: Path, others: Iterable[Path] = (), drawn: bool = False) -> None:
             for picture in (p for result in load(docs / FOLDER) for p in figures.draw(result, Path(scratch))):
                 shutil.copyfile(picture, docs / FOLDER / picture.name)
     for path, text in pages(docs, others).items():
-        path.write_text(text, "utf-8")
+        durable.publish(path, text.encode())
 
 
 def check(docs: Path, others: Iterable[Path] = ()) -> list[str]:

@@ -184,6 +184,10 @@ def perform(
                 run.commit(done, state)
             raise BudgetSpent(f"{error}; the models of round {done} are kept ({path})") from None
         except Diverged as error:
+            with signals.shield():
+                if done > committed:  # its model is good, and so are the numbers of its rounds
+                    run.commit(done, state)
+                    committed = done
             last = f"the last good checkpoint is round {committed}" if committed else "there is no checkpoint yet"
             raise DivergedRun(f"{error} ({path}); {last}; a smaller learning rate is the usual cure") from None
         with watched.part(clock.RESULT):

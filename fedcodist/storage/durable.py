@@ -77,10 +77,10 @@ def make_directories(path: Path) -> None:
     sync_directory(path.parent)
 
 
-def write_file(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: bytes, mode: int = 0o600) -> None:
     """A new file, on disk when this returns."""
     with as_storage_error(path):
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
         try:
             write_all(file, data)
             os.fsync(file)
@@ -88,16 +88,29 @@ def write_file(path: Path, data: bytes) -> None:
             os.close(file)
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """The whole new file or the whole old one, at every instant."""
+def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """The whole new file or the whole old one, at every instant. A symbolic link is replaced by the file, and not followed."""
     temporary = path.with_name(f".tmp-{path.name}-{os.getpid()}")
     with as_storage_error(temporary):
         if os.path.lexists(temporary):
             os.unlink(temporary)
-    write_file(temporary, data)
+    write_file(temporary, data, mode)
     with as_storage_error(path):
         os.replace(temporary, path)
     sync_directory(path.parent)
+
+
+def publish(path: Path, data: bytes) -> None:
+    """`replace_file` for what others may read, such as a report."""
+    replace_file(path, data, 0o666)
+
+
+def own_directory(path: Path) -> None:
+    """A directory of ours within one that the user named: made if it is not there, and refused if it is a symbolic link."""
+    with as_storage_error(path):
+        if path.is_symlink():
+            raise StorageError(f"{printable(path)}: a symbolic link; allowed a directory")
+        path.mkdir(parents=True, exist_ok=True)
 
 
 def write_all(file: int, data: bytes) -> None:
