@@ -60,6 +60,7 @@ bench-peers: $(VENV)/.dev
 	$(BIN)/python -m benches.bench --scaling $(BENCH)
 	$(BIN)/python -m benches.bench --overhead $(BENCH)
 	$(BIN)/python -m benches.bench --profile $(BENCH)
+	$(BIN)/python -m benches.rules $(BENCH)
 
 docs: $(VENV)/.dev
 	$(BIN)/python tools/make_presets.py

@@ -45,16 +45,16 @@ class Lazy(Mapping[str, Any]):
     """Clients whose data is made when it is asked for, so that it does not count in the memory of a round."""
 
     def __init__(self, clients: int, first: int = 0, of: Callable[[int], tuple[np.ndarray, np.ndarray]] = w.examples) -> None:
-        self.ids, self.of = {f"client-{k:04d}": k for k in range(first, first + clients)}, of
+        self.numbers, self.of = {f"client-{k:04d}": k for k in range(first, first + clients)}, of
 
     def __getitem__(self, client: str) -> Examples:
-        return Examples(*self.of(self.ids[client]))
+        return Examples(*self.of(self.numbers[client]))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.ids)
+        return iter(self.numbers)
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.numbers)
 
 
 def pool(size: str, data: Mapping[str, Any], cohort: int) -> Pool:

@@ -19,6 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from benches import rules
 from benches.report import doubts, top_of
 from benches.workload import WINOGRAD, WORKLOADS
 from fedcodist.cli import main as main_cli
@@ -366,6 +367,14 @@ def scale_on_paper(file: Path) -> str:
     return "\n".join([tables.render(rows, "md"), "", textwrap.fill(end, WIDTH)])
 
 
+def rule_costs(file: Path) -> str:
+    """What a round costs under each rule, as `benches.rules` found it."""
+    found = json.loads(file.read_text("utf-8"))
+    what = "The paper's two CNNs, 20 clients of each; FedAvg's round is that of the same pools. On an"
+    said = f"{what} {found['on']['cpu']} ({found['date']}):"
+    return f"{textwrap.fill(said, WIDTH)}\n\n{rules.table(found)}"
+
+
 BLOCKS: dict[str, Callable[[Path], str]] = {
     "speed": speed_table,
     "demo": demo,
@@ -374,6 +383,7 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "tuning": tuning,
     "clock": clock,
     "readings": readings,
+    "rule_costs": rule_costs,
     "scale_simulated": scale_simulated,
     "scale_on_paper": scale_on_paper,
     "fastest": fastest,
