@@ -850,7 +850,7 @@ def test_70_71_a_signal_saves_the_last_round_and_the_same_command_goes_on(call, 
         time.sleep(0.005)
     process.send_signal(signum)
     out, err = process.communicate(timeout=60)
-    said = "interrupted: every completed round is saved; the same command goes on from there\n"
+    said = "interrupted: every completed round is saved; the same command continues from there\n"
     *ahead, last = err.splitlines(keepends=True)  # ahead: how long it will take, where this machine knows
     assert (process.returncode, out, last, len(ahead) <= 1) == (128 + signum, "", said, True)
     (run,) = runs.find("runs")

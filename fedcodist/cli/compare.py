@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedcodist.cli.arguments import Once, Parser
 
-HELP = "Paired differences between runs that share seeds: every RUN against the first."
+HELP = "Show paired differences between runs that share seeds: every RUN is compared with the first."
 EXAMPLE = "fedcodist compare runs/images/fedavg runs/images/merged"
 
 

@@ -13,7 +13,7 @@ from fedcodist.cli import arguments
 from fedcodist.cli.arguments import Once, Parser
 from fedcodist.errors import DataError
 
-HELP = "Prepare, verify and look at data."
+HELP = "Prepare, verify and inspect data."
 EXAMPLE = "fedcodist data list"
 EXAMPLES = {
     "list": "fedcodist data list",
@@ -31,22 +31,22 @@ def add(parser: Parser) -> None:
     def verb(name: str, help: str, *parents: Any) -> Any:
         return verbs.add_parser(name, help=help, description=help, epilog=f"example: {EXAMPLES[name]}", parents=[*parents, shared])
 
-    verb("list", "What can be prepared, from which files, and what is.", shown)
+    verb("list", "List the data sets that can be prepared, their files, and the prepared stores.", shown)
     prepare = verb(
         "prepare",
-        "Turn a publisher's files, or your own, into a memory-mapped store. An interrupted preparation goes on where it was.",
+        "Turn a publisher's files, or your own, into a memory-mapped store. An interrupted preparation continues where it stopped.",
     )
     prepare.add_argument("dataset", metavar="NAME", help="a dataset of `fedcodist data list`")
     prepare.add_argument("--from", dest="source", action=Once, metavar="PATH", help="the files: a file, an archive or a directory")
     prepare.add_argument("--name", action=Once, help="of the store (default: the dataset's)")
     prepare.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the dataset; may be repeated")
-    prepare.add_argument("--fetch", action="store_true", help="fetch the published file if there is no --from; resumable")
-    prepare.add_argument("--again", action="store_true", help="even if it is prepared already")
-    verify = verb("verify", "Read prepared stores through and compare every digest.", shown)
+    prepare.add_argument("--fetch", action="store_true", help="download the published file if there is no --from; resumable")
+    prepare.add_argument("--again", action="store_true", help="prepare again, even if the store exists")
+    verify = verb("verify", "Read prepared stores completely and compare every digest.", shown)
     verify.add_argument("stores", nargs="*", metavar="STORE", help="names or paths (default: all)")
     show = verb(
         "show",
-        "Clients, examples, histograms of labels and lengths, and what the parts share. Exit code 3 if any row is in two parts.",
+        "Show clients, examples, histograms of labels and lengths, and rows in more than one part. Exit code 3 if any row is in two parts.",
         shown,
     )
     show.add_argument("what", metavar="WHAT", help="a prepared store, or a config, whose task is shown")
@@ -58,7 +58,7 @@ def add(parser: Parser) -> None:
         help="override one key of a config, or of a store's task; may be repeated",
     )
     show.add_argument("--out", action=Once, metavar="DIR", help="also draw the histograms there, as PNG and SVG")
-    show.add_argument("--allow-overlap", action="store_true", help="shared rows are no failure")
+    show.add_argument("--allow-overlap", action="store_true", help="do not fail on rows in more than one part")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -92,7 +92,7 @@ def _prepare(args: argparse.Namespace) -> int:
         with progress.counting(args.quiet) as count:
             store, made = prepare.prepare(dataset, source, count, args.name, args.fetch, args.again)
     except KeyboardInterrupt:
-        print("interrupted: what was marked is kept; the same command goes on from there", file=sys.stderr)
+        print("interrupted: saved progress is kept; the same command continues from there", file=sys.stderr)
         return 130
     print(prepare.describe(store) if made else f"already prepared: {store.path}")
     return 0

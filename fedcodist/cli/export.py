@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from fedcodist.cli.arguments import Once, Parser
 from fedcodist.errors import ConfigError
 
-HELP = "All rounds of runs as one tidy table, on stdout or as CSV, Parquet or JSON lines; or as TensorBoard event files."
+HELP = "Export all rounds of runs as one tidy table, on stdout or as CSV, Parquet or JSON lines; or as TensorBoard event files."
 EXAMPLE = "fedcodist export runs/images --out rounds.parquet"
 
 

@@ -6,16 +6,16 @@ import argparse
 
 from fedcodist.cli.arguments import Once, Parser
 
-HELP = "A trained model as a file that needs no fedcodist, with its preprocessing and the names of its classes."
+HELP = "Export a trained model as a file that does not need fedcodist, with its preprocessing and the names of its classes."
 EXAMPLE = "fedcodist export-model runs/toy/merged/seed-0 --pool small --to stablehlo"
 
 
 def add(parser: Parser) -> None:
     """The arguments of the verb, besides those that are shared."""
     parser.add_argument("run", metavar="RUN", help="a run directory, finished or not")
-    parser.add_argument("--pool", action=Once, metavar="NAME", help="whose model (needed if there are several)")
+    parser.add_argument("--pool", action=Once, metavar="NAME", help="the pool whose model is exported (required if there are several)")
     parser.add_argument("--to", action=Once, default="safetensors", metavar="FORMAT", help="safetensors (default), stablehlo or onnx")
-    parser.add_argument("--out", action=Once, metavar="FILE", help="where it goes (default: a file named after the pool)")
+    parser.add_argument("--out", action=Once, metavar="FILE", help="the file (default: named after the pool)")
 
 
 def run(args: argparse.Namespace) -> int:

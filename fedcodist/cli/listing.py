@@ -6,7 +6,7 @@ import argparse
 
 from fedcodist.cli.arguments import Parser
 
-HELP = "What can be named in a config."
+HELP = "List what can be named in a config."
 EXAMPLE = "fedcodist list losses"
 
 

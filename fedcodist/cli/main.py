@@ -140,7 +140,7 @@ def _main(argv: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except MemoryError:
-        return _fail(["memory: not enough; smaller models, batches or fewer --workers need less"], 9, as_json)
+        return _fail(["memory: there is not enough; smaller models or batches, or fewer --workers, need less"], 9, as_json)
     except OSError as error:
         if debug:
             traceback.print_exc()
@@ -148,7 +148,7 @@ def _main(argv: list[str]) -> int:
             return _fail([found[0]], found[1], as_json)
         return _fail([one_line(f"{error.filename or 'output'}: {error.strerror or error}")], 6, as_json)
     except Interrupted as interrupted:
-        print("interrupted: every completed round is saved; the same command goes on from there", file=sys.stderr)
+        print("interrupted: every completed round is saved; the same command continues from there", file=sys.stderr)
         return interrupted.code
     except (Exception, SystemExit) as error:
         if debug:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from fedcodist.cli.arguments import Once, Parser
 
-HELP = "One self-contained HTML page, plots and a CSV about runs."
+HELP = "Write a self-contained HTML report on runs, with plots and a CSV file."
 EXAMPLE = "fedcodist report runs/images"
 
 
 def add(parser: Parser) -> None:
     """The arguments of the verb, besides those that are shared."""
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run directories, or directories that hold some")
-    parser.add_argument("--out", action=Once, metavar="DIR", help="where the page goes (default: in the first RUN)")
+    parser.add_argument("--out", action=Once, metavar="DIR", help="directory of the report (default: the first RUN)")
 
 
 def run(args: argparse.Namespace) -> int:

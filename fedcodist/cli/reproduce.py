@@ -13,9 +13,9 @@ from fedcodist.cli.arguments import Once, Parser, parse_seeds
 
 EXAMPLE = "fedcodist reproduce table1 --budget smoke"
 HELP = (
-    "Run the experiments of a table or figure of the paper, and write the paper's numbers beside ours, with intervals and a verdict on "
-    "each claim; or those that go beyond the paper (studies), and other systems beside codistillation (rivals). The same command again "
-    "resumes what is unfinished and skips what is done."
+    "Run the experiments of a table or figure of the paper, and compare its numbers with ours, with intervals and a verdict on each "
+    "claim; or run experiments that go beyond the paper (studies), or that compare other systems with codistillation (rivals). The same "
+    "command again resumes unfinished runs and skips finished ones."
 )
 BUDGETS = ("smoke", "small", "paper")
 
@@ -49,13 +49,13 @@ def add(parser: Parser) -> None:
         "--jobs", type=int, default=0, action=Once, metavar="N", help="runs at a time on the cluster (default: one on each of its CPUs)"
     )
     parser.add_argument("--workers", type=int, action=Once, metavar="N", help="threads (default: one a core); changes no result")
-    parser.add_argument("--list", action="store_true", help="show the cells and how far each is, and train nothing")
-    parser.add_argument("--report", action="store_true", help="train nothing: write tables and figures from the runs that are finished")
+    parser.add_argument("--list", action="store_true", help="show the cells and their progress, without training")
+    parser.add_argument("--report", action="store_true", help="write tables and figures from finished runs, without training")
     parser.add_argument(
         "--docs",
         action=Once,
         metavar="DIR",
-        help="also put the results into this directory of docs, beside those that were run elsewhere, and write its page",
+        help="also add the results to this directory of docs, which may hold results of other machines, and write its page",
     )
 
 

@@ -11,9 +11,9 @@ from fedcodist.cli import arguments
 from fedcodist.cli.arguments import Once, Parser, parse_seeds, read_config
 from fedcodist.errors import ConfigError
 
-HELP = "Train a config, for one or many seeds. The same command again resumes what is unfinished and skips what is done."
+HELP = "Train a config, for one or many seeds. The same command again resumes unfinished runs and skips finished ones."
 EXAMPLE = "fedcodist run quick/images --twin --seeds 0,1,2 --set method.alpha=0.7"
-DEMO_HELP = "Train FedAvg, PeriodicCodist and MergedCodist on embedded images, and say which is better."
+DEMO_HELP = "Train FedAvg, PeriodicCodist and MergedCodist on embedded images, and compare them."
 DEMO_EXAMPLE = "fedcodist demo"
 DEMO = """Two pools: a small model on all 63 clients, a larger one on the 8 that can carry it.
 Three ways to train them, on the same clients, batches and initial models:
@@ -27,9 +27,9 @@ def add(parser: Parser) -> None:
     """The arguments of `run`, besides those that are shared."""
     parser.add_argument("--twin", action="store_true", help="train plain FedAvg on the same seeds, clients and batches too, and compare")
     parser.add_argument("--name", action=Once, help="of the run directory (default: the config's)")
-    parser.add_argument("--restart", action="store_true", help="set aside what these runs have computed, deleting nothing, and begin again")
-    parser.add_argument("--profile", action="store_true", help="note where the time of each round goes; the report shows it")
-    parser.add_argument("--strict", action="store_true", help="refuse warnings, and a resume that is not bit-identical")
+    parser.add_argument("--restart", action="store_true", help="start again; the files of these runs are kept under another name")
+    parser.add_argument("--profile", action="store_true", help="record where the time of each round goes; the report shows it")
+    parser.add_argument("--strict", action="store_true", help="treat warnings, and a resume that is not bit-identical, as errors")
 
 
 def run(args: argparse.Namespace) -> int:

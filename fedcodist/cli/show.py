@@ -12,8 +12,8 @@ from fedcodist.cli import arguments
 from fedcodist.cli.arguments import Parser, read_config
 
 HELP = (
-    "What a config will cost: parameters, bytes, FLOPs, time. A few rounds are timed on a state that is thrown away, unless this machine's "
-    "times of such programs are known. --config-only prints the resolved config."
+    "Show what a config will cost: parameters, bytes, FLOPs, time. A few rounds are timed on a state that is discarded, unless this "
+    "machine's times of such programs are known. --config-only prints the resolved config."
 )
 EXAMPLE = "fedcodist show quick/images --set rounds=100"
 
@@ -21,7 +21,7 @@ EXAMPLE = "fedcodist show quick/images --set rounds=100"
 def add(parser: Parser) -> None:
     """The arguments of the verb, besides those that are shared."""
     parser.add_argument("--config-only", action="store_true", help="print the resolved config as JSON and stop")
-    parser.add_argument("--no-timing", action="store_true", help="time nothing: say how long it takes only if that is known already")
+    parser.add_argument("--no-timing", action="store_true", help="do not time any round; the time is shown only if it is already known")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -13,13 +13,15 @@ from fedcodist.cli.arguments import Once, Parser, read_config
 from fedcodist.errors import ConfigError, Interrupted
 
 EXAMPLE = "fedcodist tune quick/toy --twin --space distillation --trials 20"
-HELP = "Search a config's rates and knobs on held-out data. The same command again goes on, or shows what was found."
+HELP = "Tune a config's rates and other settings on held-out data. The same command again continues the study, or shows its results."
 CONFIRM = 3  # fresh seeds where there is a twin to compare with
 
 
 def add(parser: Parser) -> None:
     """The arguments of the verb, besides those that are shared."""
-    parser.add_argument("--trials", type=int, default=30, action=Once, metavar="N", help="how many, stopped ones too (default: 30)")
+    parser.add_argument(
+        "--trials", type=int, default=30, action=Once, metavar="N", help="number of trials, including stopped ones (default: 30)"
+    )
     parser.add_argument(
         "--space",
         default="all",
@@ -58,7 +60,7 @@ def add(parser: Parser) -> None:
     parser.add_argument("--workers", type=int, action=Once, metavar="N", help="threads (default: one a core); changes no result")
     parser.add_argument("--out", default="studies", action=Once, metavar="DIR", help="where studies are kept (default: studies)")
     parser.add_argument("--name", action=Once, help="of the study's directory (default: the config's)")
-    parser.add_argument("--restart", action="store_true", help="set aside what these studies have found, deleting nothing, and begin again")
+    parser.add_argument("--restart", action="store_true", help="start again; the files of these studies are kept under another name")
     parser.add_argument("--top", type=int, default=10, action=Once, metavar="N", help="trials to show (default: 10)")
 
 
@@ -67,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         return _tune(args)
     except Interrupted as interrupted:
-        print("interrupted: every trial that is over is saved; the same command goes on from there", file=sys.stderr)
+        print("interrupted: every finished trial is saved; the same command continues from there", file=sys.stderr)
         return interrupted.code
 
 
@@ -133,7 +135,9 @@ def _print(args: argparse.Namespace, studies: list[Any], rates: Any) -> None:
         print(f"\n{words.method(one.search)}: trial {one.winner.number}" + (", the config's own values" if one.winner.own else ""))
         print(tables.render(words.display_parameters(ranking.parameters(one.search, one.winner))))
     if fresh:
-        print(f"\nThe winners on {fresh[0]['seeds']} fresh seeds, held-out data; they won on another one, which may be easier or harder")
+        print(
+            f"\nThe winners on {fresh[0]['seeds']} fresh seeds, held-out data; the seed on which they were chosen may be easier or harder"
+        )
         print(tables.render(words.display_fresh(fresh)))
     if older:
         print(f"\nnote: {older}")
