@@ -1,6 +1,6 @@
 """How replies combine: the example-weighted mean (A12). Robust folds stand in `folds/`.
 
-A reply that is not finite is dropped and counted, never averaged in (DEVIATION D7).
+A reply that is not finite, or as good as infinite, is dropped and counted, never averaged in (DEVIATION D7).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Total(NamedTuple):
 
 
 def usable(reply: Reply) -> Array:
-    """Whether a reply counts: its weight is positive and all of its numbers are finite."""
-    return tree.finite((reply.value, reply.own, reply.weight)) & (reply.weight > 0)
+    """Whether a reply counts: its weight is positive, and all of its numbers are finite and below 2^64, whose square float32 still has."""
+    return tree.finite(tree.scale((reply.value, reply.own, reply.weight), jnp.float32(2.0**64))) & (reply.weight > 0)
 
 
 class Weighted:

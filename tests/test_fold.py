@@ -108,3 +108,16 @@ def test_folds_of_two_kinds_are_never_one_program():
     assert all(a != b for a, b in itertools.combinations(structures, 2))
     assert jax.tree.structure(NormBound(1.0)) == jax.tree.structure(NormBound(2.0))
     assert jax.tree.structure(Krum(1)) != jax.tree.structure(Krum(2))
+
+
+@pytest.mark.parametrize("most, used", [(1e30, 2), (-1e30, 2), (1e18, 3)])
+def test_a_finite_outlier_is_dropped_as_one_that_is_not_finite(most, used):
+    """Its square is infinite, and with it Adam's second moment for good; it used to be blamed on the learning rate."""
+    fold = Mean()
+    replies = [Reply({"w": jnp.array([value, 1.0], jnp.float32)}, jnp.float32(1), {"loss": jnp.float32(0)}) for value in (1.0, most, 3.0)]
+    total = fold.zero(replies[0])
+    for reply in replies:
+        total = fold.add(total, reply)
+    folded = fold.done(total, None, None)
+    assert (int(folded.used), int(folded.dropped)) == (used, 3 - used)
+    assert used == 3 or folded.value["w"].tolist() == [2.0, 1.0]

@@ -52,7 +52,7 @@ def spent(run: Any, what: str) -> dict[int, float]:
         parts = [sum(_part(info, what) for info in _infos(row, pool)) for row in rows]
         if amount and not sum(parts):
             return {}
-        for t, part in zip(found, accumulate(parts), strict=True):
+        for t, part in zip(found, accumulate(parts), strict=False):  # a foreign run may tell a round twice
             found[t] += (number(amount) or 0.0) * part / (sum(parts) or 1.0)
     return found
 
