@@ -113,7 +113,7 @@ def peak(name: str, cohort: int) -> dict[str, float]:
     return {"rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
-def kept() -> dict[str, float]:
+def kept() -> dict[str, Any]:
     """Bytes and seconds of a checkpoint with what SCAFFOLD's clients keep."""
     fed = federation("scaffold", EACH, lazy=True, kept=KEPT)
     state = FedAvg().init(fed, keys.root(0))

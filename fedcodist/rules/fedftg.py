@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator as Talk
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
@@ -56,9 +57,8 @@ class FedFTG(Rule):
     def problems(self, pool: Pool) -> list[Problem]:
         found, where = list(self.over.problems(pool)), f"pools.{pool.name}"
         if type(pool.fold) is not Mean or clients.grows(pool.clients):
-            kind = getattr(pool.fold, "kind", "another")
-            found.append(Problem(f"{where}.fold", kind, "mean, of a fixed population: label counts go with it"))
-        if not clients.grows(pool.clients) and pool.clients and jnp.ndim(next(iter(pool.clients.values())).y) != 1:
+            found.append(Problem(f"{where}.fold", getattr(pool.fold, "kind", "another"), "mean, of a fixed population"))
+        if not clients.grows(pool.clients) and any(getattr(one.y, "ndim", 0) != 1 for one in islice(pool.clients.values(), 1)):
             found.append(Problem(f"{where}.rule", "fedftg on text", "one label a row: a generator makes images or vectors"))
         return found
 

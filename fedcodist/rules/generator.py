@@ -72,7 +72,7 @@ def _conv(params: Params, x: Array) -> Array:
     w, none = params["w"], jnp.zeros(params["w"].shape[-1])
     if native.fits(x, w, none, "SAME"):
         return native.conv3x3(x, w, none, "SAME")
-    return jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    return jax.lax.conv_general_dilated(jnp.asarray(x), w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
 def _twice(x: Array) -> Array:

@@ -15,7 +15,7 @@ Pairs = Sequence[tuple[str, str]]
 
 def matched(key: Key, nodes: Sequence[str]) -> Pairs:
     """A random matching; of an odd number one node stays alone."""
-    order = [nodes[i] for i in keys.permutation(key, len(nodes))]
+    order = [nodes[int(i)] for i in keys.permutation(key, len(nodes))]
     return list(zip(order[::2], order[1::2], strict=False))
 
 
