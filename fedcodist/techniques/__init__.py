@@ -9,13 +9,13 @@ from typing import Any
 from fedcodist import imports, settings
 from fedcodist.registry import Registry
 from fedcodist.settings import Problem, SettingError
+from fedcodist.techniques.activations import Features, Plain, Seeing, Technique
 from fedcodist.techniques.bregman import Bregman
 from fedcodist.techniques.crd import CRD
 from fedcodist.techniques.fitnets import FitNets
 from fedcodist.techniques.functions import Loss, js, kl, mse_logits, reverse_kl
 from fedcodist.techniques.hinton import Hinton
 from fedcodist.techniques.subclass import Subclasses
-from fedcodist.techniques.technique import Features, Plain, Seeing, Technique
 
 LOSSES = Registry("losses", kl, reverse_kl, js, mse_logits, Hinton, FitNets, CRD, Subclasses, Bregman)
 
@@ -69,7 +69,8 @@ def resolve(loss: Any) -> Loss | Technique:
     if not isinstance(loss, str):
         return loss
     if loss in LOSSES:
-        return found() if inspect.isclass(found := LOSSES[loss]) else found
+        found: Any = LOSSES[loss]
+        return found() if inspect.isclass(found) else found
     return imports.function(loss) if all(loss.partition(":")) else _unknown(loss)
 
 

@@ -14,8 +14,8 @@ from fedcodist import distill, keys, losses
 from fedcodist.federation import Federation
 from fedcodist.losses import Batch, Lesson
 from fedcodist.settings import Problem, checked, setting
-from fedcodist.techniques import technique as shown
-from fedcodist.techniques.technique import Technique
+from fedcodist.techniques import activations as shown
+from fedcodist.techniques.activations import Technique
 from fedcodist.types import Array, Consumed, Method, Model, Params, Tree
 
 MOST_CLASSES = 2_000  # whose eigenvectors are found in a second or so
@@ -138,7 +138,7 @@ def of_softmax(target: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, np.n
     return directions(target, np.log(np.maximum(share, 1e-30)), np.diag(share) - np.outer(share, share), k)
 
 
-def of_leaky(inputs: np.ndarray, k: int, leak: float) -> tuple[np.ndarray, ...]:
+def of_leaky(inputs: np.ndarray, k: int, leak: float) -> tuple[Any, ...]:
     """The same of what goes into a leaky ReLU, [rows, units], with the slope. The mean is that of what comes out."""
     mean = unleak(np.where(inputs > 0, inputs, leak * inputs).mean(0), leak)
     return *directions(inputs, mean, np.diag(np.where(mean > 0, 1.0, leak)), k), np.float32(leak)

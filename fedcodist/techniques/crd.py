@@ -13,8 +13,8 @@ from fedcodist import losses
 from fedcodist.federation import Federation
 from fedcodist.losses import Batch, Lesson
 from fedcodist.settings import Problem, checked, setting
-from fedcodist.techniques import technique as shown
-from fedcodist.techniques.technique import Technique
+from fedcodist.techniques import activations as shown
+from fedcodist.techniques.activations import Technique
 from fedcodist.types import Array, Consumed, Method, Model, Params, Tree
 
 SMALL = 1e-7  # as in the authors' code, beside a density
@@ -54,8 +54,9 @@ class CRD(Technique):
         if hidden := shown.featureless(fed, self.kind):
             return found + hidden
         for name, layers in shown.pool_shapes(fed).items():
-            if not layers or len(shape := list(layers.values())[-1]) != 2:
-                got = "no hidden layer" if not layers else f"a last hidden layer of {'x'.join(map(str, shape[1:]))}"
+            last = list(layers.values())[-1] if layers else ()
+            if len(last) != 2:
+                got = f"a last hidden layer of {'x'.join(map(str, last[1:]))}" if last else "no hidden layer"
                 found.append(Problem(f"pools.{name}.model", got, f"one vector a row, which the loss {self.kind} compares"))
         return found
 

@@ -13,8 +13,8 @@ from fedcodist import losses
 from fedcodist.federation import Federation
 from fedcodist.losses import Batch, Lesson
 from fedcodist.settings import Problem, checked, setting
-from fedcodist.techniques import technique as shown
-from fedcodist.techniques.technique import Technique
+from fedcodist.techniques import activations as shown
+from fedcodist.techniques.activations import Technique
 from fedcodist.types import Array, Consumed, Method, Model, Params, Tree
 
 
@@ -37,8 +37,10 @@ class FitNets(Technique):
     hint: str = ""  # the teachers' layer; the middle one, if it is not given
 
     def problems(self, method: Method, fed: Federation) -> list[Problem]:
-        if self.weight == 0 or (found := shown.featureless(fed, self.kind)):
-            return found if self.weight else []
+        if self.weight == 0:
+            return []
+        if found := shown.featureless(fed, self.kind):
+            return found
         shapes = shown.pool_shapes(fed)
         if found := shown.unseen_layers(shapes, "layer", self.layer) + shown.unseen_layers(shapes, "hint", self.hint):
             return found

@@ -12,7 +12,7 @@ from fedcodist.distill import targets
 from fedcodist.losses import Batch
 from fedcodist.scores import cross_entropy
 from fedcodist.settings import checked, setting
-from fedcodist.techniques.technique import Technique
+from fedcodist.techniques.activations import Technique
 from fedcodist.types import Array, Consumed, Model, Params, Tree
 
 

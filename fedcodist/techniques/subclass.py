@@ -12,8 +12,8 @@ from fedcodist.distill import targets
 from fedcodist.federation import Federation
 from fedcodist.losses import Batch
 from fedcodist.settings import Problem, checked, setting
-from fedcodist.techniques import technique as shown
-from fedcodist.techniques.technique import Technique
+from fedcodist.techniques import activations as shown
+from fedcodist.techniques.activations import Technique
 from fedcodist.types import Array, Consumed, Method, Model, Params, Tree
 
 LAYER = "subclasses"  # of the model `subclass`
