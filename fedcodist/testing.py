@@ -47,11 +47,11 @@ def draw(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def task() -> Task:
-    """Eight clients of 3 to 17 examples, 50 public rows without labels, two domains."""
+    """Eight clients of 3 to 17 examples, 50 public rows, whose labels only some methods may use, two domains."""
     rng = np.random.default_rng(0)
     clients = {f"c{i:02d}": Examples(*draw(rng, 3 + 2 * i)) for i in range(8)}
     splits = [Split(*draw(rng, 60), client=np.arange(60) % 4, domain=np.arange(60) % 2) for _ in range(2)]
-    return Task("gauss", Classify(), clients, Examples(draw(rng, 50)[0]), *splits, classes=CLASSES, domains=("even", "odd"))
+    return Task("gauss", Classify(), clients, Examples(*draw(rng, 50)), *splits, classes=CLASSES, domains=("even", "odd"))
 
 
 TASK = task()

@@ -11,9 +11,10 @@ from worlds import ANNA, BERT, SCALAR, gauss_federation, methods, scalar_federat
 from fedcodist import config, keys, runs, testing
 from fedcodist.data.personal import Personal
 from fedcodist.engines.serial import Serial
-from fedcodist.methods import AKD, DSFL, FD, HFD, FedAvg, FedMD, Local, QuPeD
+from fedcodist.methods import AKD, DSFL, FD, HFD, FAug, FedAvg, FedMD, Local, QuPeD
 from fedcodist.methods.covariates import mean_inputs
 from fedcodist.methods.digests import Digest, drawn
+from fedcodist.methods.faug import balanced
 from fedcodist.methods.labelled import alternating
 from fedcodist.methods.quantise import centres, eased
 from fedcodist.methods.tables import Table, Taught, class_means, empty
@@ -51,7 +52,7 @@ def tiny(name):
     return dataclasses.replace(ALL[name], rows=1) if hasattr(ALL[name], "rows") else ALL[name]
 
 
-@pytest.mark.parametrize("name", [name for name, method in ALL.items() if method.personal or name == "akd"])
+@pytest.mark.parametrize("name", [name for name, method in ALL.items() if (method.personal or name == "akd") and name != "faug"])
 def test_a_run_resumes_to_the_bit_and_engines_agree(name):
     def experiment(**more):
         return Experiment(scalar_federation(**more), tiny(name), 3)
@@ -339,3 +340,23 @@ def test_ekd_adds_models_up_with_alternating_signs():
     logits = alternating((SCALAR,)).apply(({"w": jnp.array([1.0, 2.0])},), np.ones((1, 1), np.float32), None)
     p, q = 1 / (1 + np.exp(-1.0)), 1 / (1 + np.exp(-2.0))
     close(logits, np.array([[q - p, p - q]], np.float32))
+
+
+# -- FAug --
+
+
+def test_labels_are_balanced_by_samples():
+    x, y = jnp.arange(6.0)[:, None], jnp.array([0, 0, 0, 1, 2, 2])  # the last two are padding
+    bank = 100.0 * jnp.arange(3)[:, None, None] + jnp.zeros((3, 2, 1))
+    for added, known, want in ((9, [1, 1, 1], [3, 3, 3]), (9, [1, 1, 0], [3, 3, 0]), (2, [1, 1, 1], [3, 2, 1])):
+        more = balanced(Data(x, y, jnp.int32(4)), bank, jnp.array(known, bool), added, keys.root(0))
+        n = int(more.n)
+        assert np.bincount(more.y[:n], minlength=3).tolist() == want
+        assert np.asarray(more.x)[:4, 0].tolist() == [0, 1, 2, 3] and (np.asarray(more.x)[4:n, 0] == 100.0 * np.asarray(more.y)[4:n]).all()
+
+
+def test_faug_is_fd_on_more_data_and_needs_labels_at_the_server():
+    plain, more = (last(gauss_federation(ONE), method, rounds=1) for method in (FD(), FAug(samples=4, added=6)))
+    assert plain.info["small"]["examples"] < more.info["small"]["examples"] <= plain.info["small"]["examples"] + 3 * 6
+    with pytest.raises(SettingError, match="method: got faug; allowed public data with labels"):
+        Experiment(scalar_federation(), FAug(), 1)

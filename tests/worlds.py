@@ -8,7 +8,22 @@ import numpy as np
 from fedcodist.distill import Distiller
 from fedcodist.engines.compiled import Compiled
 from fedcodist.federation import Federation
-from fedcodist.methods import AKD, DSFL, FD, HFD, TAKFL, FedAvg, FedDF, FedMD, Local, MergedCodist, PeriodicCodist, QuPeD, SteadyCodist
+from fedcodist.methods import (
+    AKD,
+    DSFL,
+    FD,
+    HFD,
+    TAKFL,
+    FAug,
+    FedAvg,
+    FedDF,
+    FedMD,
+    Local,
+    MergedCodist,
+    PeriodicCodist,
+    QuPeD,
+    SteadyCodist,
+)
 from fedcodist.methods.digests import Digest
 from fedcodist.objectives.classify import Classify
 from fedcodist.pool import Learns, Pool
@@ -57,6 +72,7 @@ def methods() -> dict:
         "fd": FD(),
         "fedmd": FedMD(rows=20, digest=Digest(batch=8)),
         "hfd": HFD(),
+        "faug": FAug(samples=4, added=6),
         "akd": AKD(period=2, ensemble=True),
         "quped": QuPeD(bits=1, freeze=3),
         "dsfl": DSFL(rows=20, digest=Digest(batch=8, loss="kl")),

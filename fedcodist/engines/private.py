@@ -28,7 +28,6 @@ from fedcodist.rule import Average
 from fedcodist.settings import Problem
 from fedcodist.types import Answer, Ask, Engine, Examples, Host, Tree
 
-
 SHARED = {"public data", "labels"}  # what a method may use beside the noised sums; labels are those of public data
 
 

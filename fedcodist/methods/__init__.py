@@ -2,6 +2,7 @@
 
 from fedcodist.methods.akd import AKD
 from fedcodist.methods.dsfl import DSFL
+from fedcodist.methods.faug import FAug
 from fedcodist.methods.fd import FD
 from fedcodist.methods.fedavg import FedAvg
 from fedcodist.methods.feddf import FedDF
@@ -15,5 +16,7 @@ from fedcodist.methods.steady import SteadyCodist
 from fedcodist.methods.takfl import TAKFL
 from fedcodist.registry import Registry
 
-METHODS = Registry("methods", FedAvg, PeriodicCodist, MergedCodist, SteadyCodist, FedDF, TAKFL, Local, FD, FedMD, DSFL, QuPeD, HFD, AKD)
+METHODS = Registry(
+    "methods", FedAvg, PeriodicCodist, MergedCodist, SteadyCodist, FedDF, TAKFL, Local, FD, FedMD, DSFL, QuPeD, HFD, FAug, AKD
+)
 BASELINE = FedAvg  # the twin that every other method is measured against

@@ -43,6 +43,7 @@ class Toy:
     skew: float = setting(0.5, ge=1e-3, le=1e6)  # concentration of each client's label shares: Dirichlet(skew)
     noise: float = setting(1.0, ge=0, le=1e3)  # standard deviation around a class's mean, which is drawn from N(0, 4)
     shift: float = setting(1.0, ge=0, le=1e3)  # distance of the second domain from the first, in every dimension
+    public_labels: bool = setting(False, silent=True)  # whether public data keeps its labels, for methods that may use them
     split_seed: int = setting(0, ge=0, le=2**63 - 1)  # seed of the data, the same for all seeds of a run
 
     def spec(self) -> Spec:
@@ -63,7 +64,7 @@ class Toy:
             name=self.kind,
             objective=self.spec().objective,
             clients=clients,
-            public=Examples(self._draw(key, "public", means, _even(self.public))[0]),
+            public=Examples(*self._draw(key, "public", means, _even(self.public))[: 2 if self.public_labels else 1]),
             held_out=self._split(key, "held_out", means, self.held_out),
             test=self._split(key, "test", means, self.test),
             classes=self.classes,
