@@ -139,10 +139,9 @@ def relations(config: Config) -> list[Problem]:
         if not re.fullmatch(NAME, name):
             found.append(Problem(settings.join("pools", name), "a pool of this name", f"a name that matches {NAME}"))
     found += config.method.problems(names) or ([] if names else [Problem("pools", "0 of them", "at least one pool")])
-    key = "first" if getattr(config.method, "first", 0) else "period"
-    if (begins := getattr(config.method, key, 0)) > config.rounds:
-        allowed = f"at most the {config.rounds} rounds of the run: otherwise no codistillation would ever happen"
-        found.append(Problem(f"method.{key}", str(begins), allowed))
+    if not found and config.method.leaps and not any(config.method.students(names, t) for t in range(1, config.rounds + 1)):
+        got, allowed = f"no codistillation in the {config.rounds} rounds of the run", "at least one: a shorter period, or more rounds"
+        found.append(Problem("method", got, allowed))
     if isinstance(config.topology, dict):
         found += topology.problems(config.topology, names)
     elif config.topology not in ("auto", *topology.TOPOLOGIES):

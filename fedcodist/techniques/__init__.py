@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import typing
 from collections.abc import Mapping
 from typing import Any
 
@@ -70,7 +71,7 @@ def resolve(loss: Any) -> Loss | Technique:
         return loss
     if loss in LOSSES:
         found: Any = LOSSES[loss]
-        return found() if inspect.isclass(found) else found
+        return typing.cast(Loss | Technique, found() if inspect.isclass(found) else found)
     return imports.function(loss) if all(loss.partition(":")) else _unknown(loss)
 
 
