@@ -36,6 +36,8 @@ def main() -> None:
     """Flower's program, with processes that are forked."""
     from flwr.supercore.cli import flower_superexec  # pyright: ignore[reportMissingImports]
 
+    # Flower tells this process by SIGINT that its SuperNode is gone; started in the background it would have been told to ignore that.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExecutor  # pyright: ignore[reportMissingImports]
 
