@@ -2,8 +2,8 @@
 
     python tools/make_readings.py OUT [--seeds 100 101 102] [--layout 24/same]
 
-OUT keeps the FedAvg states and a line for each reading and seed; the same command again goes on. Held-out data alone is looked at, and the
-seeds are in no table. After each seed docs/measured/readings.json is written.
+OUT keeps the FedAvg states and a line for each reading and seed; the same command again goes on, and so it does from
+docs/measured/readings.json, which is written after each seed. Held-out data alone is looked at, and the seeds are in no table.
 Readings that no config can express are written out below: targets mixed from the teachers' outputs on clean images, and an optimizer that
 the students of MergedCodist keep from round to round.
 """
@@ -193,11 +193,14 @@ def main() -> None:
     args = parser.parse_args()
     prepare_jax()
     journal = args.out / "readings.jsonl"
+    if not journal.exists() and FILE.exists():  # what another machine has measured counts
+        args.out.mkdir(parents=True, exist_ok=True)
+        journal.write_text("".join(json.dumps(row) + "\n" for row in json.loads(FILE.read_text("utf-8"))["rows"]), "utf-8")
     for seed in args.seeds:
-        state = begun(args.out, seed, args.layout)
-        for reading in READINGS if args.layout == "24/same" else OTHER_LAYOUT:
-            if any((row["reading"], row["seed"], row["layout"]) == (reading.name, seed, args.layout) for row in lines(journal)):
-                continue
+        known = {row["reading"] for row in lines(journal) if (row["seed"], row["layout"]) == (seed, args.layout)}
+        missing = [r for r in (READINGS if args.layout == "24/same" else OTHER_LAYOUT) if r.name not in known]
+        state = begun(args.out, seed, args.layout) if missing else None
+        for reading in missing:
             row = heard(reading, seed, args.layout, state)
             with journal.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
