@@ -82,7 +82,7 @@ class FAug(FD):
 
     def round(self, fed: Federation, state: State, t: int, key: Key) -> tuple[State, Info]:
         bank = self.sampler(fed, key)
-        state, info = super().round(fed, state, t, key, more=bank)
+        state, info = self.exchange(fed, state, t, key, bank)
         for i in info:
             if t == 1 and "client_bytes" in info[i]:  # shipped once, to every client
                 info[i]["client_bytes"] += len(fed.pools[i].clients) * tree.nbytes(bank)

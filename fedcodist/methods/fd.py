@@ -80,7 +80,11 @@ class FD(Owners):
         """What clients are sent, given the sum of all tables."""
         return total
 
-    def round(self, fed: Federation, state: State, t: int, key: Key, more: tuple[Any, ...] = ()) -> tuple[State, Info]:
+    def round(self, fed: Federation, state: State, t: int, key: Key) -> tuple[State, Info]:
+        return self.exchange(fed, state, t, key)
+
+    def exchange(self, fed: Federation, state: State, t: int, key: Key, more: tuple[Any, ...] = ()) -> tuple[State, Info]:
+        """A round in which clients are sent `more` than the sum of all tables."""
         total = reduce(tree.add, [state[i].kept["sum"] for i in fed.names])  # tables fit together, whatever the models
         sent = (total, *more) if more else self.sent(state, total)
         asks = {i: self.ask(fed, state, i, t, key, sent, self.work(fed.pools[i]))._replace(fold=Sum()) for i in fed.names}
