@@ -28,7 +28,7 @@ def test_missing_library(monkeypatch):
 
     monkeypatch.setattr(importlib, "import_module", missing)
     for ask in (lambda: fit_pieces(SPOKEN), lambda: WordPieces(("a",)).encode(["a"])):
-        with pytest.raises(DataError, match=r"without tokenizers.*pip install 'fedcodist\[text\]'"):
+        with pytest.raises(DataError, match=r"needs the package tokenizers.*pip install 'fedcodist\[text\]'"):
             ask()
 
 

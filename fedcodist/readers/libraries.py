@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from fedcodist.errors import data_error
+from fedcodist.errors import DataError, data_error
 
 
 def library(name: str, where: str, got: str, allowed: str = "a file that this installation can read", extra: str = "data") -> Any:
@@ -25,4 +25,7 @@ def library(name: str, where: str, got: str, allowed: str = "a file that this in
 def text_library(name: str, where: str) -> Any:
     """A module of a library of the extra `text`, which is needed for the words and not for a file."""
     package = name.partition(".")[0]
-    return library(name, where, f"an installation without {package}", f"one with {package}", "text")
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise DataError(f"{where}: needs the package {package}, which is not installed: pip install 'fedcodist[text]'") from error

@@ -256,7 +256,7 @@ def _open_sqlite(path: str | Path, quick_check: bool) -> dict[str, Source]:
 def _example() -> Any:
     """The class of tf.train.Example, built from its description: a map of names to lists of bytes, floats or integers."""
     descriptor_pb2, descriptor_pool, message_factory = (
-        library(f"google.protobuf.{name}", "tff", "no package protobuf", "an installation that can read examples")
+        library(f"google.protobuf.{name}", "tff", "a serialised example", "data that this installation can read")
         for name in ("descriptor_pb2", "descriptor_pool", "message_factory")
     )
     field = descriptor_pb2.FieldDescriptorProto
