@@ -24,7 +24,7 @@ check: $(VENV)/.dev
 test-deploy: $(VENV)/.deploy
 	FEDCODIST_PUBLISH=$(PUBLISH) $(BIN)/python -m pytest tests/test_deploy_live.py -m deploy -n 0 -s
 
-# What takes minutes: the paper's Table 1 on embedded data at the smoke budget.
+# What takes minutes: the whole contract of parts with many programs, all pairs of rules, and the paper's Table 1 on embedded data.
 long: $(VENV)/.dev
 	$(BIN)/python -m pytest -m long
 

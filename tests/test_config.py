@@ -219,7 +219,7 @@ def test_pools_that_are_no_table_are_refused_whatever_they_are_like(write):
         ("topology={ small = { large = 1 } }", lambda c: c.topology == {"small": {"large": 1.0}}),
         ("rounds=seven", None),
         ("rounds.x=1", None),
-        ("method.kind=periodic", lambda c: c.method.kind == "periodic"),  # alpha is of the other kind, and goes with it
+        ("method.kind=feddf", lambda c: c.method.kind == "feddf"),  # alpha is of the other kind, and goes with it
     ],
 )
 def test_set(write, assignment, value):

@@ -122,7 +122,7 @@ def foreign_model(library: str, cwd: str, features: int, classes: int) -> fc.Mod
     return from_equinox(lambda key: names["Net"](features, classes, key))
 
 
-@pytest.mark.parametrize("library", ["flax", "equinox"])
+@pytest.mark.parametrize("library", ["flax", pytest.param("equinox", marks=pytest.mark.long)])
 def test_a_foreign_model_trains_alike_on_both_engines(library, cwd):
     task = Toy(clients=2, examples=4, public=20, held_out=10, test=10).load()
     models = {"ours": fc.MLP((4,)).build((8,), 4), "theirs": foreign_model(library, cwd, 8, 4)}

@@ -188,7 +188,10 @@ def test_a_lie_that_is_no_number_fills_no_place():
     assert met and len(honest) in range(1, 8)
 
 
-@pytest.mark.parametrize("name", [*methods(), "scaffold", "krum"])
+OFTEN = {"merged", "scaffold", "krum"}  # the others are for `make long`
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.long] * (n not in OFTEN)) for n in (*methods(), "scaffold", "krum")])
 def test_engines_agree_and_a_resumed_run_is_a_straight_one(name):
     rule = {"rule": Scaffold()} if name == "scaffold" else {"fold": Krum()} if name == "krum" else {}
     names, method = (("small",) if rule else ("small", "large")), methods().get(name, FedAvg())

@@ -533,6 +533,7 @@ def test_random_bits_are_jaxs_own(monkeypatch, shape):
         np.testing.assert_array_equal(native.bits(jax.random.PRNGKey(5), shape), jax.random.bits(jax.random.PRNGKey(5), shape))
 
 
+@pytest.mark.long
 @needed
 def test_the_same_seed_gives_the_same_curve_with_and_without_the_kernels(monkeypatch):
     """To float tolerance: rounding grows with the rounds, so these are few. One pool, because compiling is all that this costs."""

@@ -39,6 +39,7 @@ def test_a_profiled_run_says_where_its_rounds_went_and_learns_the_same(tmp_path)
     assert one and [path.read_bytes() for path in one] == [path.read_bytes() for path in other]
 
 
+@pytest.mark.long
 def test_the_parts_of_a_round_add_up_where_nothing_runs_beside(tmp_path):
     for row in run(tmp_path, "--profile", "--set", "engine={ kind = 'serial' }", "--set", "rounds=1"):
         assert not any(name.endswith(profile.THREADS) for name in row["spent"]) and {"clients", "distil: students"} <= set(row["spent"])

@@ -101,7 +101,12 @@ def test_scaffold_sends_twice_as_much_and_says_so():
     assert costs[0] == 2 * costs[1]
 
 
-@pytest.mark.parametrize("method", [FedAvg(), PeriodicCodist(2, SHORT), MergedCodist(Constant(0.5), SHORT)])
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(FedAvg(), marks=LONG), pytest.param(PeriodicCodist(2, SHORT), marks=LONG), MergedCodist(Constant(0.5), SHORT)]
+)
 @pytest.mark.parametrize("rule", [Scaffold(), FedMiD(l1=0.01)])
 def test_rules_under_every_method(method, rule):
     """Engines agree, and a resumed run is a straight one, with whatever the rule keeps."""

@@ -7,6 +7,7 @@ import io
 import json
 import re
 import shutil
+import sys
 import zipfile
 
 import jax
@@ -146,6 +147,6 @@ def test_the_verb(run, tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().out.startswith("small.safetensors: ") and (tmp_path / "small.safetensors").stat().st_size > 100
     assert main(["export-model", str(run), "--pool", "small", "--to", "onx"]) == 2
     assert "--to: got 'onx'; allowed safetensors | stablehlo | onnx (did you mean onnx?)" in capsys.readouterr().err
-    monkeypatch.setattr("importlib.import_module", lambda name: (_ for _ in ()).throw(ImportError("no", name=name)))
+    monkeypatch.setitem(sys.modules, "jax2onnx", None)  # then its import fails
     assert main(["export-model", str(run), "--pool", "small", "--to", "onnx"]) == 2
     assert "needs the package jax2onnx, which is not installed: pip install 'fedcodist[onnx]'" in capsys.readouterr().err

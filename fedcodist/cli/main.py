@@ -109,7 +109,10 @@ def _main(argv: list[str]) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr does: a name that the terminal cannot show is no reason to fail
     try:
         top = parser()
-        args, unknown = top.parse_known_args(argv)
+        try:
+            args, unknown = top.parse_known_args(argv)
+        except SystemExit:  # argparse has printed the help that was asked for; its errors are failures here
+            return 0
         if unknown:
             verbs = next(action for action in top._actions if isinstance(action, argparse._SubParsersAction))
             verbs.choices.get(args.verb, top).error(f"unrecognized arguments: {' '.join(unknown)}")

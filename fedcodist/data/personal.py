@@ -24,7 +24,7 @@ class Personal:
     """The shares of each client's examples that are kept from its training. A client always trains on one example at least.
 
     >>> {part: rows.tolist() for part, rows in Personal(0.2, 0.4).rows(keys.root(0), "anna", 5).items()}
-    {'train': [0, 4], 'held_out': [2], 'test': [1, 3]}
+    {'train': [1, 3], 'held_out': [4], 'test': [0, 2]}
     """
 
     held_out: float = setting(0.0, ge=0, lt=1)  # the share of each client's examples to measure on during training, and to choose by

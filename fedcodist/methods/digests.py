@@ -64,7 +64,7 @@ def taught(model: Model, objective: Objective, digest: Digest, params: Params, x
 def distance(loss: str, logits: Array, target: Array) -> Array:
     """Of each prediction from its target, without the last axis. That of `l1` has no gradient where there is no difference.
 
-    >>> [float(distance(loss, jnp.zeros(2), jnp.array([1.0, 0.5])).round(3)) for loss in ("l1", "l2", "kl")]
+    >>> [round(float(distance(loss, jnp.zeros(2), jnp.array([1.0, 0.5]))), 3) for loss in ("l1", "l2", "kl")]
     [0.75, 0.625, 1.04]
     """
     if loss == "kl":

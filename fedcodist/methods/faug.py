@@ -61,6 +61,7 @@ class FAug(FD):
     kind: ClassVar[str] = "faug"
     label: ClassVar[str] = "FAug (stand-in)"
     consumes: ClassVar[tuple[Consumed, ...]] = ("public data", "labels", "client state")
+    secure: ClassVar[bool] = True
     samples: int = setting(20, ge=1, le=10**6)  # rows of each label in the sampler
     added: int = setting(100, ge=1, le=10**6)  # limit on the samples that a client adds to its data
 

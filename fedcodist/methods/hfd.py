@@ -18,7 +18,7 @@ from fedcodist.methods.covariates import OnMeanInputs, Share
 from fedcodist.methods.fd import FD
 from fedcodist.methods.tables import Table, empty
 from fedcodist.settings import Problem
-from fedcodist.types import Info, Key, State, Tree, Work
+from fedcodist.types import Consumed, Info, Key, State, Tree, Work
 
 if TYPE_CHECKING:
     from fedcodist.federation import Federation
@@ -31,6 +31,8 @@ class HFD(FD):
 
     kind: ClassVar[str] = "hfd"
     label: ClassVar[str] = "HFD"
+    consumes: ClassVar[tuple[Consumed, ...]] = ("client state",)
+    secure: ClassVar[bool] = True
 
     def init(self, fed: Federation, key: Key) -> State:
         nothing = empty(fed.task.classes, math.prod(fed.task.spec.inputs))

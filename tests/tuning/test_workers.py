@@ -52,6 +52,7 @@ def test_two_workers_make_exactly_as_many_trials_with_the_same_results(read, tmp
     assert len(finish(searched(base, trials=6), tmp_path)) == 6, "one process goes on with what two began"
 
 
+@pytest.mark.long
 def test_a_worker_that_dies_is_no_result(read, tmp_path):
     base = replace(read(), task=Deadly(spared=os.getpid()))
     with pytest.raises(workers.TrialFailed, match=r"trial \d: its process died \(signal 9\); the same command tries it again") as died:
@@ -126,6 +127,7 @@ def test_killed_in_the_middle_of_a_trial(base, file, tmp_path):
         assert t.values == found[2].values, "what was lost is what is tried again"
 
 
+@pytest.mark.long
 def test_interrupted_with_workers(base, file, tmp_path):
     process = start(tmp_path, file, jobs=2)
     until(process, "over 1 4")
