@@ -171,6 +171,7 @@ def test_each_process_may_be_killed_and_nothing_changes(tmp_path):
     same = tensors(live.run) == tensors(simulated(tmp_path, f"pools.large.clients={{ ids = {ids} }}"))
     publish("kills", {"nodes": 6, "killed": found, "round_seconds": live.seconds(), "same_bits": same})
     assert same and all(one["back_seconds"] <= 120 for one in found.values()), found
+    assert all(one["next_round_seconds"] - one["back_seconds"] <= 90 for one in found.values()), found
 
 
 def _back(live, what, home):

@@ -44,7 +44,7 @@ def deploy(file: Path) -> str:
     found = json.loads(file.read_text("utf-8"))
     on = found["on"]
     lines = [
-        f"Six devices over loopback on {on['cores']} cores of an {on['cpu']}, which other work kept at a load of {on['load']:g} "
+        f"Six devices over loopback on {on['cores']} cores of an {on['cpu']}, which other work used meanwhile "
         f"(Python {on['python']}, jax {on['jax']}):",
         "",
     ]
@@ -83,6 +83,8 @@ def deploy(file: Path) -> str:
 
 
 def _same(one: dict[str, Any]) -> str:
+    if "same_bits" not in one:
+        return "whether the models equal those of the simulation was not shown by this run"
     return "byte-equal to the simulation" if one["same_bits"] else "NOT equal to the simulation"
 
 

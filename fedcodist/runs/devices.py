@@ -1,7 +1,7 @@
 """A park of devices: what each class of them has, and its share of all devices. From the table of this package or a CSV of the user's.
 
-The shipped table has a processor's peak, from its cores and clock rates; the links are the world's medians that Ookla's Speedtest Global
-Index has published (mobile and fixed networks). Its shares are the usual picture, most devices being small, and no measurement.
+The shipped table is for orientation: peaks are computed from the cores and clock rates that its column `source` names, and not measured;
+links are world-wide figures of Ookla's Speedtest as others have quoted them, down from 2024 and up from 2020; shares are an assumption.
 """
 
 from __future__ import annotations
